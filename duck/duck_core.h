@@ -1,0 +1,98 @@
+/* duck_core.h: a duck's memory of experts and the arithmetic on them. No network, no threads, no clock.
+ *
+ * Used by local ducks (threads of the daemon), by duck-linux and by the bare-metal firmware. Owns the packed
+ * weights of a set of slice runs, in memory the caller provides; allocates nothing itself after
+ * duck_core_init(). A bank is the feed-forward of one layer: `routed` chosen experts (ids 0 .. routed - 1)
+ * and `always` experts that every token uses (shared expert, dense MLP: ids routed ..), all `width` columns
+ * wide. A wider shared expert is several `always` experts. Arithmetic: fp9/fp9.h. */
+#ifndef DUCK_DUCK_CORE_H
+#define DUCK_DUCK_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fp9/fp9.h"
+
+struct duck_bank_shape {
+    uint32_t routed, always; // experts
+    uint32_t width;          // intermediate columns of each, a multiple of 8
+};
+
+/* A run of slices [first, first + count) of one bank. A duck may hold several runs of a bank. */
+struct duck_run {
+    uint32_t bank, first, count;
+};
+
+struct duck_shape {
+    uint32_t hidden; // a multiple of 8
+    uint32_t banks;
+    const struct duck_bank_shape *bank; // (banks)
+    uint32_t runs;
+    const struct duck_run *run; // (runs), ascending by (bank, first), not touching
+};
+
+struct duck_core;
+
+/* Bytes of weights and of bookkeeping that `shape` needs; the memory handed to init must be 64-byte aligned.
+ */
+size_t duck_core_bytes(const struct duck_shape *shape);
+/* Keeps copies of the shape. NULL if memory is too small. All weights are zero afterwards. */
+struct duck_core *duck_core_init(void *memory, size_t bytes, const struct duck_shape *shape,
+                                 const struct fp9_kernels *k);
+
+enum duck_matrix { DUCK_GATE, DUCK_UP, DUCK_DOWN };
+
+/* Weights as the checkpoint has them, fp8 e4m3 with scales, or already fp9-representable fp32 codes.
+ * For gate and up (width, hidden) rows are slices' columns; for down (hidden, width) columns are.
+ * Loads one expert's matrix into every run that wants part of it: `data` is the WHOLE matrix, row-major,
+ * `scales` its (ceil(rows/128), ceil(cols/128)) fp32 scales (maybe unaligned). `column` is the position of
+ * this expert's column 0 inside the tensor (non-zero only for the parts of a wide shared expert),
+ * `tensor_width` the tensor's intermediate width. Returns 0, or -1: a NaN weight or a scale that is not a
+ * positive normal number (its element index in *where). */
+int duck_core_load_e4m3(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
+                        const uint8_t *data, const uint8_t *scales, uint32_t column, uint32_t tensor_width,
+                        uint64_t *where);
+/* The same from fp32 or bf16 elements: each 128 x 128 block is scaled by a power of two so that its largest
+ * magnitude lies in [2^14, 2^15) and rounded to fp9. */
+int duck_core_load_float(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
+                         const uint8_t *data, int is_bf16, uint32_t column, uint32_t tensor_width,
+                         uint64_t *where);
+
+/* ---- one step ---- */
+
+/* Tokens and chosen experts of one bank. Always-on experts are added by the core with weight 1. */
+struct duck_step {
+    uint32_t bank, tokens, top_k;
+    const float *x;       // (tokens, hidden), as decoded from the wire
+    const int32_t *ids;   // (tokens, top_k) ascending, 0 .. routed - 1
+    const float *weights; // (tokens, top_k)
+};
+
+/* Scratch of one step in flight: `bytes` for up to max_tokens tokens; 64-byte aligned memory from the caller.
+ */
+size_t duck_step_scratch_bytes(const struct duck_core *d, uint32_t max_tokens, uint32_t max_top_k);
+
+/* A step runs in three phases, each cut into independent tasks; a phase begins when the one before is
+ * complete. PREPARE: activations; HIDDEN: gate, up, silu; DOWN: row blocks of the output, each final when its
+ * task returns. */
+enum duck_phase { DUCK_PREPARE, DUCK_HIDDEN, DUCK_DOWN_ROWS, DUCK_PHASES };
+
+struct duck_work; // in the scratch
+struct duck_work *duck_work_begin(const struct duck_core *d, void *scratch, size_t bytes,
+                                  const struct duck_step *step);
+uint32_t duck_work_tasks(const struct duck_work *w, enum duck_phase phase);
+void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task);
+
+/* Complete subtrees: a run is cut into the fewest aligned subtrees [first, first + 2^level). */
+struct duck_subtree {
+    uint32_t first, level;
+};
+uint32_t duck_core_subtrees(const struct duck_core *d, uint32_t bank, struct duck_subtree *out, uint32_t max);
+/* After DUCK_DOWN_ROWS: partial sums (tokens, hidden) of subtree i of the step's bank; token t at + t *
+ * hidden. */
+const float *duck_work_partial(const struct duck_work *w, uint32_t subtree);
+
+/* Expert reads of the step: distinct (expert, run) pairs and the fp9 bytes behind them. */
+void duck_work_reads(const struct duck_work *w, uint64_t *experts, uint64_t *bytes);
+
+#endif

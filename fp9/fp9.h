@@ -1,0 +1,108 @@
+/* fp9.h: the 9-bit float of the routed experts: format, conversion, packed layout, arithmetic contract.
+ *
+ * Defined here and nowhere else; used by the host and by ducks. Freestanding: no libc beyond memcpy, no
+ * allocation, no global state but the kernel table. Needs AVX2 + FMA + F16C at run time (fp9_cpu_missing()).
+ *
+ * FORMAT  bit 8 = sign, bits 7..3 = exponent (bias 15), bits 2..0 = mantissa.
+ *   exponent 1..30:  (-1)^s x 2^(e-15) x (1 + m/8), that is 2^-14 .. 61440
+ *   body (bits 7..0) 0: +-0.  No other code with exponent 0, and none with exponent 31, is a number:
+ *   subnormal operands cost 20 x on Intel and exponent 31 means Inf/NaN in half floats; conversions never
+ *   make them, fp9_check() refuses them.
+ *
+ * LAYOUT  A matrix (outputs, inputs) is cut into panels of 8 outputs. A panel is a run of tiles of
+ *   8 outputs x 8 inputs (the last tile is filled up with zeros). Tiles are grouped by 16 (128 inputs: one
+ * scale block): first the bodies of the group's tiles, 64 bytes each, then their signs, 8 bytes each, padded
+ * to 64. Within a tile: two 32-byte vectors of four inputs; byte k of 32-bit lane j is the body of input k,
+ * output j. Sign byte j of a tile: bit (7 - k) is the sign of input k, output j.  9 bits a weight, read in
+ * one ascending stream, 64-byte aligned.
+ *
+ * ARITHMETIC  fp32, round to nearest even, in this order and no other, whatever the instruction set:
+ *   prepare    xs = x x 2^96; |x| < 2^-60 counts as +0 (so no product or sum below is ever subnormal)
+ *   dot        for each block of 128 inputs, ascending:  blk = +0;
+ *                  for each input i of the block, ascending:  blk = fma(raw(w), xs[i], blk)
+ *                  sum = fma(scale, blk, sum)                 starting from sum = +0
+ *              raw(w) = w x 2^-112 (the code shifted into float bits); scale = checkpoint scale x 2^16, exact
+ *   expert     h[j] = (silu(gate dot) * up dot) * weight      with fp9_silu() below
+ *   slice      8 neighbouring columns of the intermediate dimension, of every expert. Its partial sum of an
+ * output row: sum = +0; for each chosen expert, ascending id:  blk = +0; for its 8 columns, ascending: blk =
+ * fma(raw(w), hs[i], blk);  sum = fma(scale, blk, sum) tree       slices are added by one aligned binary
+ * tree: node (level, i) = node(level-1, 2i) + node(level-1, 2i+1); a node whose right child lies wholly
+ * beyond the last slice is its left child. Hence the same bits from 1 or 32 ducks, scalar, AVX2 or wider, one
+ * token or many in a step. */
+#ifndef FP9_FP9_H
+#define FP9_FP9_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define FP9_LANES 8u        // outputs of a panel, columns of a slice
+#define FP9_TILE_INPUTS 8u  // inputs of a tile
+#define FP9_BLOCK 128u      // inputs (and outputs) that share a scale
+#define FP9_MAX 61440.0f    // largest number
+#define FP9_MIN 0x1p-14f    // smallest positive number
+#define FP9_X_SCALE 0x1p96f // activations are multiplied by this before a product
+#define FP9_W_SCALE 0x1p16f // block scales are multiplied by this when packed: 2^112 / 2^96
+#define FP9_X_TINY 0x1p-60f // activations below this magnitude count as zero
+
+/* ---- conversion of single codes ---- */
+
+float fp9_to_float(uint16_t code);
+int fp9_check(uint16_t code);                    // 0, or -1: not a number of the format
+int fp9_from_e4m3(uint8_t e4m3, uint16_t *code); // exact for all 254 finite codes; -1: NaN
+/* Round to nearest even; beyond +-61440 saturates (infinities too); below 2^-14 goes to the nearer of 0 and
+ * 2^-14, 2^-15 itself to 0. -1: NaN. */
+int fp9_from_float(float x, uint16_t *code);
+float fp9_e4m3_to_float(uint8_t e4m3); // NaN for 0x7f, 0xff
+
+/* ---- packed layout ---- */
+
+size_t fp9_panel_bytes(size_t inputs); // of one panel: 8 outputs; a multiple of 64
+
+/* Puts one weight into a panel (zeroed before). input < inputs. */
+void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, uint16_t code);
+uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsigned lane);
+
+/* A matrix or a run of its rows: panel p holds outputs first_output + 8p .. + 7. */
+struct fp9_matrix {
+    const uint8_t *panels; // (panel_count) x fp9_panel_bytes(inputs), 64-byte aligned
+    const float *scales;   // packed scales (x 2^16): row (first_output + 8p) / 128 - first_output / 128,
+                           // scale_stride apart,
+    size_t scale_stride;   //   one per block of 128 inputs
+    size_t inputs, panel_count, first_output;
+};
+
+/* ---- kernels ---- */
+
+/* x (n) -> xs (n rounded up to 8, the rest zero). */
+typedef void fp9_prepare_fn(const float *x, size_t n, float *xs);
+
+/* dot of panels [first, first + count) with `tokens` prepared rows: y[t * y_stride + 8 * (p - first) + lane].
+ * x_stride and y_stride in floats; every row of xs 32-byte aligned. */
+typedef void fp9_dot_fn(const struct fp9_matrix *m, size_t first, size_t count, const float *xs,
+                        size_t x_stride, size_t tokens, float *y, size_t y_stride);
+
+/* hs[i] = prepare((silu(g[i]) * u[i]) * weight), n a multiple of 8. */
+typedef void fp9_expert_fn(const float *g, const float *u, float weight, size_t n, float *hs);
+
+struct fp9_kernels {
+    const char *name; // "scalar", "avx2", "avx512"
+    fp9_prepare_fn *prepare;
+    fp9_dot_fn *dot;
+    fp9_expert_fn *expert;
+    /* The down product has its own header, fp9/fp9_down.h, because it owns the slices' tree. */
+    const struct fp9_down_ops *down;
+};
+
+extern const struct fp9_kernels fp9_scalar, fp9_avx2;
+
+/* NULL: the CPU has all that is needed; else the name of what is missing ("AVX2", "FMA", "F16C"). */
+const char *fp9_cpu_missing(void);
+/* The best kernels for this CPU; `force` names one ("scalar", "avx2", ...) or is NULL. NULL: not available.
+ */
+const struct fp9_kernels *fp9_select(const char *force);
+
+/* silu(x) = x / (1 + exp(-x)) by a fixed sequence of fp32 operations (relative error <= 2^-21 against
+ * double). */
+float fp9_silu(float x);
+
+#endif

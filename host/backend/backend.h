@@ -1,0 +1,99 @@
+/* backend.h: the seam between the engine and whatever runs attention, router and lm_head.
+ *
+ * The engine does not know which backend it drives. Work comes in jobs: consecutive positions of one
+ * sequence on one lane. A job is started once and then alternates: backend_poll() says BACKEND_MLP when
+ * a layer's activation and expert ids are published; the engine has the flock fill `y` and calls
+ * backend_resume(); after the last layer poll says BACKEND_DONE and logits can be read. This is the
+ * shape of a chain of CUDA graphs that meets the host by flags, so the CPU backend has it too (it
+ * computes inside poll). All calls come from the engine thread.
+ *
+ * Numeric contract: a row's results depend only on its own sequence: not on the other rows of its job,
+ * on the number of lanes, or on the number of threads.
+ *
+ * Sequences own their KV: for every layer and position the normed latent, the roped key part and the index
+ * key; for the MTP layer as well; and the final-norm hidden state of recent positions, which MTP jobs
+ * read. Positions are simply overwritten: a rejected draft needs no call to undo it. A job at position p
+ * may rely on every position < p having been written. */
+#ifndef DUCKD_HOST_BACKEND_BACKEND_H
+#define DUCKD_HOST_BACKEND_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "host/flock/mlp_step.h"
+#include "host/model/model.h"
+#include "host/util/pool.h"
+
+enum kv_dtype { KV_F32, KV_BF16, KV_FP8 };
+
+/* What `logits --dump` and tests look at; called as the values are made, rows in ascending position.
+ * name: "hidden" (layer 0 = embedding, i + 1 = output of layer i), "final_norm", "router_ids",
+ * "router_weights", "index_scores", "index_topk", "mtp_hidden", "mtp_router_ids", "mtp_router_weights".
+ * Exactly one of f and i is set. index_scores has position + 1 values, index_topk has min(index_topk,
+ * position + 1) ascending positions. */
+struct backend_probe {
+    void (*row)(void *ctx, const char *name, uint32_t layer, uint32_t position, const float *f,
+                const int32_t *i, size_t n);
+    void *ctx;
+};
+
+struct backend_options {
+    const struct model *model; // must outlive the backend
+    struct pool *pool;         // for arithmetic on the CPU
+    uint32_t lanes;            // lanes that may have a job at a time
+    uint32_t max_tokens;       // largest job
+    enum kv_dtype kv_dtype;
+    bool kv_dtype_set; // false: the backend's own default
+    bool mtp;          // load the MTP layer
+};
+
+struct backend;
+typedef uint32_t backend_seq; // handle of a sequence
+
+enum backend_job_kind {
+    BACKEND_MAIN, // embed -> all layers -> final norm -> logits
+    BACKEND_MTP, // the MTP layer: row i combines hidden[position + i] with tokens[i], the token at position +
+                 // i + 1
+};
+
+struct backend_job {
+    enum backend_job_kind kind;
+    backend_seq seq;
+    uint32_t position;    // of row 0
+    uint32_t tokens;      // rows
+    const int32_t *ids;   // (tokens), copied by backend_start
+    uint32_t logits_from; // logits are made for rows >= this; = tokens: for none
+};
+
+enum backend_event { BACKEND_BUSY, BACKEND_MLP, BACKEND_DONE, BACKEND_FAILED };
+
+struct backend_ops {
+    const char *name; // "cpu", "cuda"
+    int (*open)(struct backend **out, const struct backend_options *o, struct error *err);
+    void (*close)(struct backend *b);
+    /* capacity: positions the sequence may ever hold. */
+    int (*seq_open)(struct backend *b, backend_seq *out, uint32_t capacity, struct error *err);
+    void (*seq_close)(struct backend *b, backend_seq seq);
+    int (*start)(struct backend *b, uint32_t lane, const struct backend_job *job, struct error *err);
+    /* BACKEND_MLP fills *step; stays in that state until resume. FAILED fills err. */
+    enum backend_event (*poll)(struct backend *b, uint32_t lane, struct mlp_step *step, struct error *err);
+    void (*resume)(struct backend *b, uint32_t lane);
+    /* After DONE: (vocab) fp32 logits of row `row` >= logits_from, valid until the lane's next start. */
+    const float *(*logits)(struct backend *b, uint32_t lane, uint32_t row);
+    /* Drop a started job wherever it is; the lane is free afterwards. */
+    void (*cancel)(struct backend *b, uint32_t lane);
+    void (*set_probe)(struct backend *b, const struct backend_probe *probe); // NULL: none
+    void (*copy_position)(struct backend *b, backend_seq from, backend_seq to,
+                          uint32_t positions);         // KV [0, positions)
+    uint64_t (*memory_bytes)(const struct backend *b); // resident weights and KV
+};
+
+/* Every backend's first member. */
+struct backend {
+    const struct backend_ops *ops;
+};
+
+extern const struct backend_ops backend_cpu;
+
+#endif

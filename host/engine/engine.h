@@ -1,0 +1,91 @@
+/* engine.h: sequences, lanes, sampling, MTP: from prompt ids to generated ids.
+ *
+ * Owns the backend, the flock and every sequence; one thread (the engine thread) makes all calls. Generations
+ * are started and then advanced together by engine_step(), which runs one round of every active lane (a
+ * prefill chunk or a decode step each); callbacks run inside it. Nothing a generation does can fail another
+ * one. */
+#ifndef DUCKD_HOST_ENGINE_ENGINE_H
+#define DUCKD_HOST_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "host/backend/backend.h"
+#include "host/engine/sampler.h"
+#include "host/flock/flock.h"
+#include "host/model/model.h"
+
+struct engine_options {
+    const char *model_dir, *flock_spec, *backend; // backend: "auto", "cpu", "cuda"
+    unsigned threads;                             // 0: one per CPU
+    bool mtp;
+    enum wire_dtype wire_activation, wire_result;
+    enum kv_dtype kv_dtype;
+    bool kv_dtype_set;
+    uint32_t lanes, prefill_chunk; // 0: defaults
+};
+
+struct engine;
+int engine_open(struct engine **out, const struct engine_options *o, struct error *err);
+void engine_close(struct engine *e);
+
+const struct model *engine_model(const struct engine *e);
+struct flock *engine_flock(struct engine *e);
+struct backend *engine_backend(struct engine *e);
+
+/* One generated token, as it is decided. */
+struct generated {
+    uint32_t index; // 0, 1, ... within the generation
+    int32_t id;
+    bool stop;                        // an end-of-sequence token (and ignore_eos is off)
+    uint32_t lane;                    // that computed the logits it came from
+    bool accepted;                    // it came from an accepted draft
+    double t_ms;                      // since the generation was started
+    double gpu_ms, flock_ms, wait_ms; // of the round it came from: backend, ducks computing, engine idle
+    const float *logits;              // (vocab) valid during the callback
+};
+
+enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+
+struct generation_request {
+    const int32_t *prompt; // (prompt_count) at least one id, all < vocab
+    uint32_t prompt_count;
+    uint32_t max_tokens; // 0: as many as positions allow
+    bool ignore_eos;
+    struct sampling sampling;
+    /* false ends the generation (stop string, client gone); reason becomes FINISH_STOP. */
+    bool (*on_token)(void *ctx, const struct generated *token);
+    void (*on_prefill)(void *ctx, uint32_t done, uint32_t total); // may be NULL
+    void *ctx;
+};
+
+struct generation_result {
+    enum finish_reason reason;
+    uint32_t prompt_tokens, cached_tokens, generated_tokens;
+    uint32_t drafts_proposed, drafts_accepted;
+    double ttft_ms, prefill_ms, decode_ms; // decode_ms: first token to last
+    struct error error;
+};
+
+struct generation;
+int engine_start(struct engine *e, struct generation **out, const struct generation_request *r,
+                 struct error *err);
+bool engine_step(struct engine *e); // false: nothing active
+bool generation_done(const struct generation *g);
+const struct generation_result *generation_result(const struct generation *g);
+void generation_cancel(struct generation *g);
+void generation_free(struct generation *g); // cancels if still active
+
+/* Teacher-forced pass over ids[count]: row(ctx, position, logits[vocab]) for positions >= from, in order.
+ * With the backend's probe set and MTP on, the MTP layer runs too (mtp_row may be NULL). */
+struct engine_rows {
+    void (*row)(void *ctx, uint32_t position, const float *logits);
+    void (*mtp_row)(void *ctx, uint32_t position,
+                    const float *logits); // position t has seen tokens 0 .. t + 1
+    void (*progress)(void *ctx, uint32_t done, uint32_t total);
+    void *ctx;
+};
+int engine_evaluate(struct engine *e, const int32_t *ids, uint32_t count, uint32_t from,
+                    const struct engine_rows *rows, struct error *err);
+
+#endif

@@ -1,0 +1,38 @@
+/* sampler.h: logits -> token. Pure: the same logits, history, parameters and position give the same token.
+ *
+ * The random number of a position is a function of (seed, position) alone, so a sampled text does not depend
+ * on how it was produced (MTP on or off, lanes, other requests). Order of application: logit bias, penalties,
+ * temperature, top-k, top-p, min-p. Temperature 0 is greedy: the largest adjusted logit, ties to the lower
+ * id. */
+#ifndef DUCKD_HOST_ENGINE_SAMPLER_H
+#define DUCKD_HOST_ENGINE_SAMPLER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct logit_bias {
+    int32_t id;
+    float bias;
+};
+
+struct sampling {
+    float temperature;                                             // 0: greedy
+    float top_p, min_p;                                            // 1 and 0: off
+    int32_t top_k;                                                 // 0: off
+    float frequency_penalty, presence_penalty, repetition_penalty; // 0, 0, 1: off; over generated tokens
+    uint64_t seed;
+    const struct logit_bias *bias; // (bias_count)
+    size_t bias_count;
+};
+#define SAMPLING_GREEDY ((struct sampling){.top_p = 1.0f, .repetition_penalty = 1.0f})
+
+struct sampler;
+struct sampler *sampler_open(uint32_t vocab,
+                             const struct sampling *s); // copies *s and the biases; NULL: no memory
+void sampler_close(struct sampler *s);
+/* Samples for `position` (of the token to be chosen). logits[vocab] are not changed. */
+int32_t sampler_sample(struct sampler *s, const float *logits, uint64_t position);
+/* A generated token was kept: penalties count it. */
+void sampler_accept(struct sampler *s, int32_t id);
+
+#endif

@@ -1,0 +1,51 @@
+/* flock.h: the ducks as the engine sees them: give a step, get the sum of the experts back.
+ *
+ * Owns the plan (slices -> ducks), the ducks' weights and the reduction. Which transport carries steps
+ * (local: ducks are computed by this process's threads; dpdk: frames) is decided at open and unknown
+ * to callers. Bits of y do not depend on the number of ducks, the transport or the other tokens of a
+ * step (result dtype f32). All calls come from the engine thread; every wait has a deadline. */
+#ifndef DUCKD_HOST_FLOCK_FLOCK_H
+#define DUCKD_HOST_FLOCK_FLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "host/flock/mlp_step.h"
+#include "host/model/model.h"
+#include "host/util/pool.h"
+
+enum wire_dtype { WIRE_F32, WIRE_BF16, WIRE_FP8 };
+
+struct flock_options {
+    const struct model *model;
+    struct pool *pool;
+    const char *spec; // "local", "local:N" or the path of a JSON file
+    uint32_t lanes, max_tokens;
+    bool mtp;                           // hold the MTP layer's experts too
+    enum wire_dtype activation, result; // on the wire; local ducks round the same way
+};
+
+/* Counters of one duck; they prove where the work was done. */
+struct duck_stats {
+    char name[48];
+    uint64_t slices;       // held, over all layers
+    uint64_t weight_bytes; // resident fp9
+    uint64_t steps;        // answered
+    uint64_t expert_reads; // (expert, step) pairs computed
+    uint64_t expert_bytes; // fp9 bytes read for them
+    uint64_t compute_ns;
+};
+
+struct flock;
+int flock_open(struct flock **out, const struct flock_options *o, struct error *err);
+void flock_close(struct flock *f);
+
+/* Hands a step over; step->y is written by the time flock_poll() says 1. One step per lane at a time. */
+int flock_submit(struct flock *f, uint32_t lane, const struct mlp_step *step, struct error *err);
+/* 1: done, 0: not yet, negative: failed. With `wait`, works or sleeps until done or the deadline passes. */
+int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err);
+
+uint32_t flock_ducks(const struct flock *f);
+void flock_duck_stats(const struct flock *f, uint32_t duck, struct duck_stats *out);
+
+#endif

@@ -1,0 +1,29 @@
+/* log.h: what goes to stderr. stdout carries results only and is never written here.
+ *
+ * Levels: -q shows errors only, default also notices and progress, -v details.
+ * Progress lines rewrite themselves on a terminal and print at most every 10 s elsewhere;
+ * they appear only once an operation has taken longer than a second. Thread safe. */
+#ifndef DUCKD_HOST_UTIL_LOG_H
+#define DUCKD_HOST_UTIL_LOG_H
+
+#include <stdint.h>
+
+enum log_level { LOG_ERROR, LOG_NOTICE, LOG_DETAIL };
+
+void log_set_level(enum log_level highest_shown);
+void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void log_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void log_detail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* One operation's progress: "loading  12.3 / 29.7 MB  410 MB/s  ETA 0:02". `unit` is "MB" or "tokens"...;
+ * amounts are in that unit. progress_done() clears the line. */
+struct progress {
+    const char *what, *unit;
+    double total, scale; // amounts are divided by `scale` for display
+    uint64_t started_ns, shown_ns;
+};
+void progress_begin(struct progress *p, const char *what, const char *unit, double total, double scale);
+void progress_update(struct progress *p, double done);
+void progress_end(struct progress *p);
+
+#endif
