@@ -16,10 +16,11 @@ void log_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_detail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* One operation's progress: "loading  12.3 / 29.7 MB  410 MB/s  ETA 0:02". `unit` is "MB" or "tokens"...;
- * amounts are in that unit. progress_done() clears the line. */
+ * amounts are divided by `scale` for
+ * display; total 0: unknown. progress_end() clears the line. */
 struct progress {
     const char *what, *unit;
-    double total, scale; // amounts are divided by `scale` for display
+    double total, scale;
     uint64_t started_ns, shown_ns;
 };
 void progress_begin(struct progress *p, const char *what, const char *unit, double total, double scale);

@@ -1,0 +1,182 @@
+// log_test.c: what reaches stderr at which level, and how progress looks on a terminal and in a file.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "host/util/clock.h"
+#include "host/util/error.h"
+#include "host/util/log.h"
+
+static int saved = -1, read_end = -1;
+
+static void capture(int reader, int writer)
+{
+    fflush(stderr);
+    saved = dup(STDERR_FILENO);
+    read_end = reader;
+    dup2(writer, STDERR_FILENO);
+    close(writer);
+}
+
+static void capture_pipe(void)
+{
+    int fd[2];
+    assert_int_equal(pipe(fd), 0);
+    capture(fd[0], fd[1]);
+}
+
+static void capture_terminal(void)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    assert_true(slave >= 0);
+    struct termios t;
+    tcgetattr(slave, &t);
+    cfmakeraw(&t);
+    tcsetattr(slave, TCSANOW, &t);
+    capture(master, slave);
+}
+
+static const char *captured(void)
+{
+    static char text[4096];
+    fflush(stderr);
+    fcntl(read_end, F_SETFL, O_NONBLOCK);
+    ssize_t n = read(read_end, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = 0;
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(read_end);
+    return text;
+}
+
+static const char *all_levels_at(enum log_level level)
+{
+    capture_pipe();
+    log_set_level(level);
+    log_error("no such file: %s", "x");
+    log_notice("notice %d", 1);
+    log_detail("detail %d", 2);
+    const char *text = captured();
+    log_set_level(LOG_NOTICE);
+    return text;
+}
+
+static void levels(void **state)
+{
+    (void)state;
+    assert_string_equal(all_levels_at(LOG_ERROR), "duckd: no such file: x\n");
+    assert_string_equal(all_levels_at(LOG_NOTICE), "duckd: no such file: x\nnotice 1\n");
+    assert_string_equal(all_levels_at(LOG_DETAIL), "duckd: no such file: x\nnotice 1\ndetail 2\n");
+}
+
+// An operation that began `seconds` ago; the clock cannot be told to run faster.
+static struct progress begun_before(double seconds)
+{
+    struct progress p;
+    progress_begin(&p, "loading", "MB", 29.7e6, 1e6);
+    p.started_ns = clock_ns() - (uint64_t)(seconds * 1e9);
+    return p;
+}
+
+static void short_operations_show_nothing(void **state)
+{
+    (void)state;
+    capture_pipe();
+    struct progress p = begun_before(0.5);
+    progress_update(&p, 1e6);
+    progress_end(&p);
+    assert_string_equal(captured(), "");
+}
+
+static void file_gets_a_line_now_and_then(void **state)
+{
+    (void)state;
+    capture_pipe();
+    struct progress p = begun_before(2);
+    progress_update(&p, 9.9e6);
+    progress_update(&p, 12e6); // less than 10 s later: not shown
+    progress_end(&p);
+    assert_string_equal(captured(), "loading  9.9 / 29.7 MB  4.95 MB/s  ETA 0:04\n");
+}
+
+static void terminal_line_rewrites_itself(void **state)
+{
+    (void)state;
+    capture_terminal();
+    struct progress p = begun_before(2);
+    progress_update(&p, 9.9e6);
+    log_notice("a word");
+    p.shown_ns -= 1000000000u;
+    progress_update(&p, 19.8e6);
+    progress_end(&p);
+    assert_string_equal(captured(), "\rloading  9.9 / 29.7 MB  4.95 MB/s  ETA 0:04\033[K"
+                                    "\r\033[Ka word\n"
+                                    "\rloading  19.8 / 29.7 MB  9.9 MB/s  ETA 0:01\033[K"
+                                    "\r\033[K");
+}
+
+static void quiet_shows_no_progress(void **state)
+{
+    (void)state;
+    capture_pipe();
+    log_set_level(LOG_ERROR);
+    struct progress p = begun_before(2);
+    progress_update(&p, 9.9e6);
+    progress_end(&p);
+    log_set_level(LOG_NOTICE);
+    assert_string_equal(captured(), "");
+}
+
+static void unknown_total_and_hours(void **state)
+{
+    (void)state;
+    capture_pipe();
+    struct progress p;
+    progress_begin(&p, "prefill", "tokens", 0, 1);
+    p.started_ns = clock_ns() - 2000000000u;
+    progress_update(&p, 100);
+    progress_end(&p);
+    progress_begin(&p, "prefill", "tokens", 1000000, 1);
+    p.started_ns = clock_ns() - 2000000000u;
+    progress_update(&p, 200);
+    progress_end(&p);
+    assert_string_equal(captured(), "prefill  100 tokens  50 tokens/s\n"
+                                    "prefill  200 / 1000000 tokens  100 tokens/s  ETA 2:46:38\n");
+}
+
+static void error_text_and_prefix(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    assert_int_equal(error_set(&err, -5, "got %d, want %d", 3, 4), -5);
+    error_prefix(&err, "file %s", "a");
+    assert_string_equal(err.text, "file a: got 3, want 4");
+    assert_int_equal(error_set(NULL, -7, "nobody listens"), -7);
+    error_prefix(NULL, "nobody");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(levels),
+        cmocka_unit_test(short_operations_show_nothing),
+        cmocka_unit_test(file_gets_a_line_now_and_then),
+        cmocka_unit_test(terminal_line_rewrites_itself),
+        cmocka_unit_test(quiet_shows_no_progress),
+        cmocka_unit_test(unknown_total_and_hours),
+        cmocka_unit_test(error_text_and_prefix),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
