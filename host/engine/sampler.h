@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "host/util/error.h"
+
 struct logit_bias {
     int32_t id;
     float bias;
@@ -26,11 +28,15 @@ struct sampling {
 };
 #define SAMPLING_GREEDY ((struct sampling){.top_p = 1.0f, .repetition_penalty = 1.0f})
 
+/* What no model can serve: a value that is no number or out of its range, a bias on an id >= vocab. */
+int sampling_check(const struct sampling *s, uint32_t vocab, struct error *err);
+
 struct sampler;
 struct sampler *sampler_open(uint32_t vocab,
                              const struct sampling *s); // copies *s and the biases; NULL: no memory
 void sampler_close(struct sampler *s);
-/* Samples for `position` (of the token to be chosen). logits[vocab] are not changed. */
+/* Samples for `position` (of the token to be chosen). logits[vocab] are not changed. -1: the adjusted logits
+ * hold a NaN or +Inf, or nothing but -Inf. */
 int32_t sampler_sample(struct sampler *s, const float *logits, uint64_t position);
 /* A generated token was kept: penalties count it. */
 void sampler_accept(struct sampler *s, int32_t id);
