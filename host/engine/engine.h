@@ -1,9 +1,10 @@
 /* engine.h: sequences, lanes, sampling, MTP: from prompt ids to generated ids.
  *
  * Owns the backend, the flock and every sequence; one thread (the engine thread) makes all calls. Generations
- * are started and then advanced together by engine_step(), which runs one round of every active lane (a
- * prefill chunk or a decode step each); callbacks run inside it. Nothing a generation does can fail another
- * one. */
+ * are started and then advanced together by engine_step(), which runs one round of every active lane: a
+ * decode step each, and one prefill chunk (a chunk each while nobody decodes), so that a long prompt does not
+ * stall others. Generations beyond the lanes wait in order. Callbacks run inside engine_step(). Nothing a
+ * generation does can fail another one. */
 #ifndef DUCKD_HOST_ENGINE_ENGINE_H
 #define DUCKD_HOST_ENGINE_ENGINE_H
 
@@ -23,6 +24,7 @@ struct engine_options {
     enum kv_dtype kv_dtype;
     bool kv_dtype_set;
     uint32_t lanes, prefill_chunk; // 0: defaults
+    uint32_t step_timeout_ms;      // longest wait for one step of ducks or backend; 0: default
 };
 
 struct engine;
@@ -73,11 +75,13 @@ int engine_start(struct engine *e, struct generation **out, const struct generat
 bool engine_step(struct engine *e); // false: nothing active
 bool generation_done(const struct generation *g);
 const struct generation_result *generation_result(const struct generation *g);
+/* Both may be called from callbacks too; a round under way is finished first. */
 void generation_cancel(struct generation *g);
-void generation_free(struct generation *g); // cancels if still active
+void generation_free(struct generation *g); // cancels if still active; no callback comes afterwards
 
 /* Teacher-forced pass over ids[count]: row(ctx, position, logits[vocab]) for positions >= from, in order.
- * With the backend's probe set and MTP on, the MTP layer runs too (mtp_row may be NULL). */
+ * The MTP layer runs iff mtp_row is set (and fails where the engine has none); mtp_row comes after the rows
+ * of its chunk, for positions from .. count - 2. Not from callbacks. */
 struct engine_rows {
     void (*row)(void *ctx, uint32_t position, const float *logits);
     void (*mtp_row)(void *ctx, uint32_t position,
