@@ -22,13 +22,17 @@
  *                  for each input i of the block, ascending:  blk = fma(raw(w), xs[i], blk)
  *                  sum = fma(scale, blk, sum)                 starting from sum = +0
  *              raw(w) = w x 2^-112 (the code shifted into float bits); scale = checkpoint scale x 2^16, exact
- *   expert     h[j] = (silu(gate dot) * up dot) * weight      with fp9_silu() below
- *   slice      8 neighbouring columns of the intermediate dimension, of every expert. Its partial sum of an
- * output row: sum = +0; for each chosen expert, ascending id:  blk = +0; for its 8 columns, ascending: blk =
- * fma(raw(w), hs[i], blk);  sum = fma(scale, blk, sum) tree       slices are added by one aligned binary
- * tree: node (level, i) = node(level-1, 2i) + node(level-1, 2i+1); a node whose right child lies wholly
- * beyond the last slice is its left child. Hence the same bits from 1 or 32 ducks, scalar, AVX2 or wider, one
- * token or many in a step. */
+ *   expert     p = silu(gate dot) * up dot;  hs = prepare(tiny(p) * tiny(weight))
+ *              tiny(v): |v| < 2^-60 counts as +0; silu: fp9_silu() below
+ *   slice      8 neighbouring columns of the intermediate dimension, of every expert.
+ *              Its partial sum of an output row: sum = +0; for each chosen expert, ascending id:
+ *                  blk = +0; for its 8 columns, ascending:  blk = fma(raw(w), hs[i], blk)
+ *                  sum = fma(scale, blk, sum)
+ *   tree       slices are added by one aligned binary tree:
+ *              node(level, i) = node(level-1, 2i) + node(level-1, 2i+1)
+ *              a node whose right child lies wholly beyond the last slice is its left child.
+ * Hence the same bits from 1 or 32 ducks, scalar, AVX2 or wider, one token or many in a step (NaNs stay
+ * NaNs, but which NaN is not part of the contract). */
 #ifndef FP9_FP9_H
 #define FP9_FP9_H
 
@@ -64,10 +68,10 @@ uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsign
 
 /* A matrix or a run of its rows: panel p holds outputs first_output + 8p .. + 7. */
 struct fp9_matrix {
-    const uint8_t *panels; // (panel_count) x fp9_panel_bytes(inputs), 64-byte aligned
-    const float *scales;   // packed scales (x 2^16): row (first_output + 8p) / 128 - first_output / 128,
-                           // scale_stride apart,
-    size_t scale_stride;   //   one per block of 128 inputs
+    const uint8_t *panels; // panel p at + p * panel_stride, 64-byte aligned
+    size_t panel_stride;   // bytes; >= fp9_panel_bytes(inputs): gate and up panels lie in turn
+    const float *scales;   // packed (x 2^16): one row per 128 outputs, one scale per 128 inputs;
+    size_t scale_stride;   //   panel p uses row (first_output + 8p) / 128 - first_output / 128
     size_t inputs, panel_count, first_output;
 };
 
@@ -76,18 +80,31 @@ struct fp9_matrix {
 /* x (n) -> xs (n rounded up to 8, the rest zero). */
 typedef void fp9_prepare_fn(const float *x, size_t n, float *xs);
 
-/* dot of panels [first, first + count) with `tokens` prepared rows: y[t * y_stride + 8 * (p - first) + lane].
- * x_stride and y_stride in floats; every row of xs 32-byte aligned. */
-typedef void fp9_dot_fn(const struct fp9_matrix *m, size_t first, size_t count, const float *xs,
-                        size_t x_stride, size_t tokens, float *y, size_t y_stride);
+/* Prepared activations of several tokens: row t at xs + (row ? row[t] : t) * stride floats, 32-byte aligned.
+ */
+struct fp9_rows {
+    const float *xs;
+    size_t stride;
+    const uint32_t *row; // NULL: 0, 1, 2 ...
+    size_t count;
+};
 
-/* hs[i] = prepare((silu(g[i]) * u[i]) * weight), n a multiple of 8. */
+/* dot of panels [first, first + count): y[t * y_stride + 8 * (p - first) + lane]. */
+typedef void fp9_dot_fn(const struct fp9_matrix *m, size_t first, size_t count, const struct fp9_rows *x,
+                        float *y, size_t y_stride);
+
+/* The same for two matrices of one shape (gate and up) in one pass over both. */
+typedef void fp9_dot2_fn(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_t first, size_t count,
+                         const struct fp9_rows *x, float *y0, float *y1, size_t y_stride);
+
+/* hs of one token ("expert" above), n a multiple of 8. */
 typedef void fp9_expert_fn(const float *g, const float *u, float weight, size_t n, float *hs);
 
 struct fp9_kernels {
     const char *name; // "scalar", "avx2", "avx512"
     fp9_prepare_fn *prepare;
     fp9_dot_fn *dot;
+    fp9_dot2_fn *dot2;
     fp9_expert_fn *expert;
     /* The down product has its own header, fp9/fp9_down.h, because it owns the slices' tree. */
     const struct fp9_down_ops *down;
@@ -101,8 +118,8 @@ const char *fp9_cpu_missing(void);
  */
 const struct fp9_kernels *fp9_select(const char *force);
 
-/* silu(x) = x / (1 + exp(-x)) by a fixed sequence of fp32 operations (relative error <= 2^-21 against
- * double). */
+/* silu(x) = x / (1 + exp(-x)) by a fixed sequence of fp32 operations, for 2^-60 <= |x| within 2^-21 of
+ * double. |x| < 2^-60 gives +0, x < -87 gives -0, NaN stays NaN; no operation is subnormal. */
 float fp9_silu(float x);
 
 #endif
