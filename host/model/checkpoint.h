@@ -22,8 +22,9 @@ struct tensor {
     uint64_t shape[8];
     const void *data; // little-endian, row-major, may be unaligned; valid while the checkpoint is open
     uint64_t bytes;
-    uint32_t file;        // which shard, index into checkpoint_file()
-    uint64_t file_offset; // where in it the data starts
+    uint32_t file;          // which shard, index into checkpoint_file()
+    uint64_t file_offset;   // where in it the data starts
+    const char *dtype_name; // as the file spells it, for messages
 };
 
 /* A weight matrix as the checkpoint has it: value(r, c) = element(r, c) x scale[r / 128][c / 128] (scale only

@@ -39,7 +39,7 @@ struct model_config {
     bool norm_topk_prob;
     float routed_scale;
 
-    int32_t bos_id, eos_id[8]; // config.json and generation_config.json together
+    int32_t bos_id, eos_id[8]; // bos_id -1: none; config.json and generation_config.json together
     uint32_t eos_count;
 };
 
