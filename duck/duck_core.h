@@ -87,10 +87,11 @@ void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task);
 struct duck_subtree {
     uint32_t first, level;
 };
+/* Returns how many there are and writes at most `max` of them. */
 uint32_t duck_core_subtrees(const struct duck_core *d, uint32_t bank, struct duck_subtree *out, uint32_t max);
 /* After DUCK_DOWN_ROWS: partial sums (tokens, hidden) of subtree i of the step's bank; token t at + t *
- * hidden. */
-const float *duck_work_partial(const struct duck_work *w, uint32_t subtree);
+ * hidden. The caller may overwrite them (sums of the tree are made in place). */
+float *duck_work_partial(const struct duck_work *w, uint32_t subtree);
 
 /* Expert reads of the step: distinct (expert, run) pairs and the fp9 bytes behind them. */
 void duck_work_reads(const struct duck_work *w, uint64_t *experts, uint64_t *bytes);
