@@ -1,0 +1,203 @@
+/* engine.c: the generations of one engine: who has a lane, who waits, what runs in a round. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/engine/engine_internal.h"
+#include "host/util/clock.h"
+
+int engine__assemble(struct engine **out, const struct model *model, struct backend *backend,
+                     const struct flock_seam *flock, const struct engine_settings *settings,
+                     struct error *err)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e) return error_set(err, -ENOMEM, "no memory for the engine");
+    e->model = model;
+    e->backend = backend;
+    e->set = *settings;
+    e->owner = calloc(settings->lanes, sizeof *e->owner);
+    e->lanes = lanes_open(backend, flock, settings->lanes, settings->step_timeout_ms);
+    if (!e->owner || !e->lanes) {
+        engine_close(e);
+        return error_set(err, -ENOMEM, "no memory for %u lanes", settings->lanes);
+    }
+    *out = e;
+    return 0;
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e) return;
+    for (struct generation *g = e->first; g; g = g->next) generation__end(g, FINISH_CANCELLED);
+    engine__reap(e);
+    lanes_close(e->lanes);
+    free(e->owner);
+    if (e->close_parts) e->close_parts(e);
+    free(e);
+}
+
+const struct model *engine_model(const struct engine *e)
+{
+    return e->model;
+}
+
+struct flock *engine_flock(struct engine *e)
+{
+    return e->flock;
+}
+
+struct backend *engine_backend(struct engine *e)
+{
+    return e->backend;
+}
+
+void engine__reap(struct engine *e)
+{
+    struct generation **at = &e->first;
+    while (*at) {
+        struct generation *g = *at;
+        if (g->cancelled && g->stage != STAGE_DONE) generation__end(g, FINISH_CANCELLED);
+        if (g->stage != STAGE_DONE) {
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        g->next = NULL;
+        generation__release(g);
+        if (g->free_wanted) free(g);
+    }
+}
+
+static int check_request(const struct engine *e, const struct generation_request *r, struct error *err)
+{
+    const struct model_config *c = &e->model->config;
+    if (r->prompt_count == 0) return error_set(err, -EINVAL, "the prompt has no tokens");
+    if (r->prompt_count > c->max_positions)
+        return error_set(err, -E2BIG, "the prompt has %u tokens; the model has %u positions", r->prompt_count,
+                         c->max_positions);
+    for (uint32_t i = 0; i < r->prompt_count; i++)
+        if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= c->vocab_size)
+            return error_set(err, -EINVAL, "prompt token %u is %d; the vocabulary has %u", i, r->prompt[i],
+                             c->vocab_size);
+    return sampling_check(&r->sampling, c->vocab_size, err);
+}
+
+int engine_start(struct engine *e, struct generation **out, const struct generation_request *r,
+                 struct error *err)
+{
+    int rc = check_request(e, r, err);
+    if (rc) return rc;
+    struct generation *g = calloc(1, sizeof *g);
+    if (!g) return error_set(err, -ENOMEM, "no memory for a generation");
+    g->engine = e;
+    g->request = *r;
+    g->request.prompt = NULL;
+    g->lane[0] = g->lane[1] = LANE_NONE;
+    g->prompt = malloc(r->prompt_count * sizeof *g->prompt);
+    g->sampler = sampler_open(e->model->config.vocab_size, &r->sampling);
+    if (!g->prompt || !g->sampler) {
+        generation__release(g);
+        free(g);
+        return error_set(err, -ENOMEM, "no memory for a generation with %u prompt tokens", r->prompt_count);
+    }
+    memcpy(g->prompt, r->prompt, r->prompt_count * sizeof *g->prompt);
+    // Tokens end where positions end; a prompt that fills them all still has the logits for one token.
+    uint64_t limit = r->max_tokens ? (uint64_t)r->prompt_count + r->max_tokens : UINT64_MAX;
+    if (limit > e->model->config.max_positions) limit = e->model->config.max_positions;
+    g->limit = limit > r->prompt_count ? (uint32_t)limit : r->prompt_count + 1;
+    g->result.prompt_tokens = r->prompt_count;
+    g->started_ns = clock_ns();
+
+    struct generation **last = &e->first;
+    while (*last) last = &(*last)->next;
+    *last = g;
+    *out = g;
+    return 0;
+}
+
+/* Gives a waiting generation its lanes: two if drafts are verified on two. */
+static bool take_lanes(struct engine *e, struct generation *g)
+{
+    uint32_t want = e->set.mtp && e->set.verify == MTP_TWO_LANES && e->set.lanes > 1 ? 2 : 1, have = 0;
+    uint32_t found[2] = {LANE_NONE, LANE_NONE};
+    for (uint32_t i = 0; i < e->set.lanes && have < want; i++)
+        if (!e->owner[i] && lanes_idle(e->lanes, i)) found[have++] = i;
+    if (have < want) return false;
+    for (uint32_t i = 0; i < want; i++) {
+        g->lane[i] = found[i];
+        e->owner[found[i]] = g;
+    }
+    return true;
+}
+
+/* Lanes go to those who wait in the order they came. */
+static void admit(struct engine *e)
+{
+    bool active = false;
+    for (struct generation *g = e->first; g; g = g->next) {
+        if (g->stage == STAGE_WAITING && !take_lanes(e, g)) {
+            if (active) return;
+            error_set(&g->result.error, -EBUSY, "no lane: all %u still wait for answers from the flock",
+                      e->set.lanes);
+            generation__end(g, FINISH_ERROR);
+            continue;
+        }
+        if (g->stage == STAGE_WAITING) generation__admit(g);
+        active |= g->stage != STAGE_DONE;
+    }
+}
+
+static void lane_done(void *ctx, uint32_t lane, int rc, const struct error *err)
+{
+    struct engine *e = ctx;
+    generation__lane_done(e->owner[lane], lane, rc, err);
+}
+
+bool engine_step(struct engine *e)
+{
+    if (e->in_step) return true;
+    e->in_step = true;
+    admit(e);
+    bool decoding = false, chunk = false;
+    for (const struct generation *g = e->first; g; g = g->next) decoding |= g->stage == STAGE_DECODE;
+    for (struct generation *g = e->first; g; g = g->next) {
+        bool prefill = g->stage == STAGE_PREFILL;
+        if (g->stage != STAGE_DECODE && !prefill) continue;
+        if (prefill && decoding && chunk) continue; // its turn comes when those before it are through
+        chunk |= prefill;
+        generation__begin_round(g);
+    }
+    lanes_run(e->lanes, lane_done, e);
+    e->in_step = false;
+    engine__reap(e);
+    return e->first != NULL;
+}
+
+bool generation_done(const struct generation *g)
+{
+    return g->stage == STAGE_DONE;
+}
+
+const struct generation_result *generation_result(const struct generation *g)
+{
+    return &g->result;
+}
+
+void generation_cancel(struct generation *g)
+{
+    if (g->stage == STAGE_DONE) return;
+    g->cancelled = true;
+    if (!g->engine->in_step) engine__reap(g->engine);
+}
+
+void generation_free(struct generation *g)
+{
+    if (!g) return;
+    if (!g->engine) { // released already
+        free(g);
+        return;
+    }
+    g->cancelled = true;
+    g->free_wanted = true;
+    if (!g->engine->in_step) engine__reap(g->engine);
+}

@@ -1,0 +1,78 @@
+/* engine_internal.h: what the engine's own files share, and the seam by which tests hand in their own backend
+ * and flock. */
+#ifndef DUCKD_HOST_ENGINE_ENGINE_INTERNAL_H
+#define DUCKD_HOST_ENGINE_ENGINE_INTERNAL_H
+
+#include "host/engine/engine.h"
+#include "host/engine/lanes.h"
+#include "host/engine/mtp.h"
+#include "host/engine/sequence.h"
+
+#define ENGINE_DEFAULT_LANES 4u
+#define ENGINE_DEFAULT_CHUNK 512u
+#define ENGINE_DEFAULT_TIMEOUT_MS 60000u
+
+struct engine_settings {
+    uint32_t lanes, prefill_chunk, step_timeout_ms;
+    bool mtp;
+    enum mtp_verify verify;
+};
+
+struct engine {
+    const struct model *model;
+    struct model *opened; // the same, if the engine opened it
+    struct pool *pool;
+    struct flock *flock;
+    struct backend *backend;
+    struct engine_settings set;
+    struct lanes *lanes;
+    struct generation **owner; // (lanes) who uses the lane
+    struct generation *first;  // live generations in the order they were started
+    bool in_step;
+    void (*close_parts)(struct engine *e); // model, pool, flock and backend, if the engine opened them
+};
+
+/* The engine around parts that are open already and stay the caller's. */
+int engine__assemble(struct engine **out, const struct model *model, struct backend *backend,
+                     const struct flock_seam *flock, const struct engine_settings *settings,
+                     struct error *err);
+
+enum generation_stage { STAGE_WAITING, STAGE_PREFILL, STAGE_DECODE, STAGE_DONE };
+enum round_part { ROUND_NONE, ROUND_MAIN, ROUND_MTP };
+
+struct generation {
+    struct engine *engine;
+    struct generation *next;
+    struct generation_request request; // its prompt belongs to `sequence` (or `prompt` while waiting)
+    int32_t *prompt;
+    struct sampler *sampler;
+    struct sequence sequence;
+    struct generation_result result;
+    enum generation_stage stage;
+    bool cancelled, free_wanted;
+    uint32_t limit;   // tokens, prompt included
+    uint32_t lane[2]; // LANE_NONE where unused
+
+    // the round under way
+    enum round_part part;
+    uint32_t jobs, rows;
+    bool verifying, drafting; // the main job has a draft row; the MTP job makes a draft
+    int failure;              // of one of the jobs
+
+    bool have_draft;
+    int32_t draft;
+    struct lane_times times; // since tokens were delivered last
+    uint64_t started_ns, prefill_ns, first_token_ns;
+};
+
+/* generation.c */
+int generation__admit(struct generation *g); // lanes are set; opens the sequence. Failing ends it.
+void generation__begin_round(struct generation *g);
+void generation__lane_done(struct generation *g, uint32_t lane, int rc, const struct error *err);
+void generation__end(struct generation *g, enum finish_reason reason);
+void generation__release(struct generation *g); // everything but the result
+
+/* engine.c */
+void engine__reap(struct engine *e); // releases what has ended
+
+#endif

@@ -1,0 +1,244 @@
+/* generation.c: one generation from its prompt to its last token, round by round.
+ *
+ * A round is a main job (a prefill chunk; or the last token, with a draft behind it if there is one), then,
+ * with MTP, the job that brings the MTP layer's KV up to the same position and makes the next draft. Both run
+ * on the generation's lane while other generations use theirs; all of this is called from lanes_run(). */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/engine/engine_internal.h"
+#include "host/util/clock.h"
+
+static double ms(uint64_t ns)
+{
+    return (double)ns * 1e-6;
+}
+
+void generation__end(struct generation *g, enum finish_reason reason)
+{
+    g->stage = STAGE_DONE;
+    g->result.reason = reason;
+}
+
+static void fail(struct generation *g)
+{
+    generation__end(g, FINISH_ERROR);
+}
+
+void generation__release(struct generation *g)
+{
+    for (int i = 0; i < 2; i++)
+        if (g->lane[i] != LANE_NONE) g->engine->owner[g->lane[i]] = NULL;
+    sequence_close(&g->sequence);
+    sampler_close(g->sampler);
+    g->sampler = NULL;
+    free(g->prompt);
+    g->prompt = NULL;
+    g->engine = NULL;
+}
+
+int generation__admit(struct generation *g)
+{
+    struct engine *e = g->engine;
+    uint32_t positions = e->model->config.max_positions;
+    if (g->limit < positions) positions = g->limit;
+    int rc = sequence_open(&g->sequence, e->backend, g->prompt, g->request.prompt_count, g->limit, positions,
+                           &g->result.error);
+    if (rc) {
+        fail(g);
+        return rc;
+    }
+    g->stage = STAGE_PREFILL;
+    g->prefill_ns = clock_ns();
+    return 0;
+}
+
+/* ---- starting jobs ---- */
+
+/* After a start: a round whose jobs did not all start fails when those that did are through. */
+static void note_start(struct generation *g, int rc, enum round_part part)
+{
+    g->part = part;
+    g->failure = rc;
+    if (rc && g->jobs == 0) fail(g);
+}
+
+static void start_one(struct generation *g, const struct backend_job *job, enum round_part part)
+{
+    int rc = lanes_start(g->engine->lanes, g->lane[0], job, LANE_NONE, &g->result.error);
+    g->jobs = rc ? 0 : 1;
+    note_start(g, rc, part);
+}
+
+void generation__begin_round(struct generation *g)
+{
+    struct engine *e = g->engine;
+    struct sequence *s = &g->sequence;
+    g->verifying = false;
+    if (g->stage == STAGE_PREFILL) {
+        uint32_t left = s->count - s->main_done;
+        g->rows = left < e->set.prefill_chunk ? left : e->set.prefill_chunk;
+        struct backend_job job = sequence_main_job(s, g->rows, g->rows == left ? g->rows - 1 : g->rows);
+        start_one(g, &job, ROUND_MAIN);
+    } else if (g->have_draft) {
+        g->verifying = true;
+        g->have_draft = false;
+        int rc = mtp_start_verify(e->lanes, e->set.verify, s, g->draft, g->lane, &g->jobs, &g->result.error);
+        note_start(g, rc, ROUND_MAIN);
+    } else {
+        struct backend_job job = sequence_main_job(s, 1, 0);
+        start_one(g, &job, ROUND_MAIN);
+    }
+}
+
+/* Brings the MTP layer up to the main model. A draft is of use if a round can still give two tokens. */
+static void begin_mtp(struct generation *g)
+{
+    struct sequence *s = &g->sequence;
+    g->drafting = g->stage == STAGE_DECODE && s->count + 2 <= g->limit;
+    if (g->stage == STAGE_DECODE && !g->drafting) return;
+    g->rows = sequence_mtp_rows(s);
+    struct backend_job job = sequence_mtp_job(s, g->drafting ? g->rows - 1 : g->rows);
+    start_one(g, &job, ROUND_MTP);
+}
+
+/* ---- what comes of them ---- */
+
+static bool is_eos(const struct model_config *c, int32_t id)
+{
+    for (uint32_t i = 0; i < c->eos_count; i++)
+        if (c->eos_id[i] == id) return true;
+    return false;
+}
+
+/* Samples the next token from a row's logits. -1: it failed. */
+static int32_t choose(struct generation *g, const float *logits)
+{
+    int32_t id = sampler_sample(g->sampler, logits, g->sequence.count);
+    if (id >= 0) return id;
+    error_set(&g->result.error, -EDOM,
+              "the logits of position %u hold no number to choose by (NaN or infinite)",
+              g->sequence.count - 1);
+    fail(g);
+    return -1;
+}
+
+/* Keeps a token and tells the caller; ends the generation where it has to end. */
+static void keep(struct generation *g, int32_t id, const float *logits, uint32_t lane, bool accepted)
+{
+    uint64_t now = clock_ns();
+    struct generated t = {.index = g->result.generated_tokens,
+                          .id = id,
+                          .stop = !g->request.ignore_eos && is_eos(&g->engine->model->config, id),
+                          .lane = lane,
+                          .accepted = accepted,
+                          .t_ms = ms(now - g->started_ns),
+                          .gpu_ms = ms(g->times.backend_ns),
+                          .flock_ms = ms(g->times.flock_ns),
+                          .wait_ms = ms(g->times.idle_ns),
+                          .logits = logits};
+    sequence_push(&g->sequence, id);
+    sampler_accept(g->sampler, id);
+    if (g->result.generated_tokens++ == 0) {
+        g->first_token_ns = now;
+        g->result.ttft_ms = t.t_ms;
+        g->result.prefill_ms = ms(now - g->prefill_ns);
+    }
+    g->result.decode_ms = ms(now - g->first_token_ns);
+    bool more = !g->request.on_token || g->request.on_token(g->request.ctx, &t);
+    if (!more || t.stop)
+        generation__end(g, FINISH_STOP);
+    else if (g->sequence.count >= g->limit)
+        generation__end(g, FINISH_LENGTH);
+}
+
+/* Row i of the round: samples and keeps it. Returns the token, -1 if there is none. */
+static int32_t take_row(struct generation *g, uint32_t lane, uint32_t row, bool accepted)
+{
+    struct backend *b = g->engine->backend;
+    const float *logits = b->ops->logits(b, lane, row);
+    int32_t id = choose(g, logits);
+    if (id < 0) return -1;
+    if (g->verifying && !accepted) {
+        g->result.drafts_proposed++;
+        g->result.drafts_accepted += id == g->draft;
+    }
+    keep(g, id, logits, lane, accepted);
+    return id;
+}
+
+static void after_prefill(struct generation *g)
+{
+    struct sequence *s = &g->sequence;
+    s->main_done += g->rows;
+    if (g->request.on_prefill) g->request.on_prefill(g->request.ctx, s->main_done, g->request.prompt_count);
+    if (g->cancelled || s->main_done < s->count) return;
+    g->stage = STAGE_DECODE;
+    take_row(g, g->lane[0], g->rows - 1, false);
+}
+
+static void after_decode(struct generation *g)
+{
+    if (!g->verifying) {
+        g->sequence.main_done++;
+        take_row(g, g->lane[0], 0, false);
+        return;
+    }
+    enum mtp_verify how = g->engine->set.verify;
+    struct mtp_place first = mtp_row(how, g->lane, 0), second = mtp_row(how, g->lane, 1);
+    g->sequence.main_done++;
+    int32_t id = take_row(g, first.lane, first.row, false);
+    if (id != g->draft) return; // the draft's position is computed again, with the right token
+    g->sequence.main_done++;
+    if (g->stage == STAGE_DECODE && !g->cancelled) take_row(g, second.lane, second.row, true);
+}
+
+static void after_main(struct generation *g)
+{
+    bool decoding = g->stage == STAGE_DECODE;
+    if (decoding)
+        after_decode(g);
+    else
+        after_prefill(g);
+    if (g->stage == STAGE_DECODE) g->times = (struct lane_times){0};
+    if (g->stage == STAGE_DONE || g->cancelled) return;
+    if (g->engine->set.mtp) begin_mtp(g);
+}
+
+static void after_mtp(struct generation *g)
+{
+    struct backend *b = g->engine->backend;
+    g->sequence.mtp_done += g->rows;
+    if (!g->drafting) return;
+    g->draft = mtp_draft(b->ops->logits(b, g->lane[0], g->rows - 1), g->engine->model->config.vocab_size);
+    g->have_draft = g->draft >= 0;
+    if (g->have_draft) return;
+    error_set(&g->result.error, -EDOM,
+              "the MTP logits of position %u hold no number to choose by (NaN or infinite)",
+              g->sequence.mtp_done - 1);
+    fail(g);
+}
+
+void generation__lane_done(struct generation *g, uint32_t lane, int rc, const struct error *err)
+{
+    struct lane_times t = lanes_take_times(g->engine->lanes, lane);
+    g->times.backend_ns += t.backend_ns;
+    g->times.flock_ns += t.flock_ns;
+    g->times.idle_ns += t.idle_ns;
+    if (rc && !g->failure) {
+        g->failure = rc;
+        g->result.error = *err;
+    }
+    if (--g->jobs > 0) return;
+    enum round_part part = g->part;
+    g->part = ROUND_NONE;
+    if (g->failure)
+        fail(g);
+    else if (g->cancelled)
+        return;
+    else if (part == ROUND_MAIN)
+        after_main(g);
+    else
+        after_mtp(g);
+}

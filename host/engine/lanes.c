@@ -1,0 +1,246 @@
+/* lanes.c: polls every lane in turn; only when no lane moved does it wait, and then for the flock. */
+#include "host/engine/lanes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "host/util/clock.h"
+
+enum lane_state {
+    LANE_IDLE,
+    LANE_BACKEND,
+    LANE_FLOCK,
+    LANE_LATE, // given up while at the flock, which may still write y: busy until it answers
+};
+
+struct lane {
+    enum lane_state state;
+    uint32_t follows;
+    uint32_t segments; // pieces of the backend's work done: one more than the layers left behind
+    bool doomed;       // the followed lane failed
+    uint64_t entered_ns;
+    uint32_t layer; // of the step at the flock
+    uint32_t position, tokens;
+    struct lane_times times;
+};
+
+struct lanes {
+    struct backend *backend;
+    struct flock_seam flock;
+    uint32_t count, active;
+    uint64_t timeout_ns;
+    struct lane *lane; // (count)
+    lanes_done_fn *done;
+    void *ctx;
+};
+
+struct lanes *lanes_open(struct backend *backend, const struct flock_seam *flock, uint32_t lanes,
+                         uint32_t timeout_ms)
+{
+    struct lanes *l = calloc(1, sizeof *l);
+    if (!l) return NULL;
+    l->backend = backend;
+    l->flock = *flock;
+    l->count = lanes;
+    l->timeout_ns = (uint64_t)timeout_ms * 1000000u;
+    l->lane = calloc(lanes, sizeof *l->lane);
+    if (!l->lane) {
+        free(l);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < lanes; i++) l->lane[i].follows = LANE_NONE;
+    return l;
+}
+
+void lanes_close(struct lanes *l)
+{
+    if (!l) return;
+    for (uint32_t i = 0; i < l->count; i++)
+        if (l->lane[i].state != LANE_IDLE) l->backend->ops->cancel(l->backend, i);
+    free(l->lane);
+    free(l);
+}
+
+bool lanes_idle(struct lanes *l, uint32_t lane)
+{
+    if (l->lane[lane].state == LANE_LATE && l->flock.poll(l->flock.flock, lane, false, NULL) != 0) {
+        l->backend->ops->cancel(l->backend, lane);
+        l->lane[lane].state = LANE_IDLE;
+    }
+    return l->lane[lane].state == LANE_IDLE;
+}
+
+int lanes_start(struct lanes *l, uint32_t lane, const struct backend_job *job, uint32_t follows,
+                struct error *err)
+{
+    struct lane *a = &l->lane[lane];
+    if (!lanes_idle(l, lane)) return error_set(err, -EBUSY, "lane %u still has a job", lane);
+    int rc = l->backend->ops->start(l->backend, lane, job, err);
+    if (rc) return rc;
+    *a = (struct lane){.state = LANE_BACKEND,
+                       .follows = follows,
+                       .entered_ns = clock_ns(),
+                       .position = job->position,
+                       .tokens = job->tokens,
+                       .times = a->times};
+    l->active++;
+    return 0;
+}
+
+struct lane_times lanes_take_times(struct lanes *l, uint32_t lane)
+{
+    struct lane_times t = l->lane[lane].times;
+    l->lane[lane].times = (struct lane_times){0};
+    return t;
+}
+
+/* The job is over. Lanes that follow are released, or fail with it. */
+static void finish(struct lanes *l, uint32_t lane, enum lane_state state, int rc, const struct error *err)
+{
+    l->lane[lane].state = state;
+    l->active--;
+    for (uint32_t i = 0; i < l->count; i++)
+        if (l->lane[i].follows == lane) {
+            l->lane[i].follows = LANE_NONE;
+            l->lane[i].doomed = rc != 0;
+        }
+    l->done(l->ctx, lane, rc, err);
+}
+
+/* The lane's job cannot go on; the flock does not hold it any more. */
+static void drop(struct lanes *l, uint32_t lane, int rc, const struct error *err)
+{
+    l->backend->ops->cancel(l->backend, lane);
+    finish(l, lane, LANE_IDLE, rc, err);
+}
+
+static void drop_doomed(struct lanes *l, uint32_t lane)
+{
+    struct error err;
+    int rc =
+        error_set(&err, -ECANCELED, "lane %u: the position before %u failed", lane, l->lane[lane].position);
+    drop(l, lane, rc, &err);
+}
+
+static uint64_t leave(uint64_t *spent_ns, struct lane *a)
+{
+    uint64_t now = clock_ns();
+    *spent_ns += now - a->entered_ns;
+    a->entered_ns = now;
+    return now;
+}
+
+static bool overdue(const struct lanes *l, const struct lane *a)
+{
+    return clock_ns() - a->entered_ns > l->timeout_ns;
+}
+
+/* Must not enter its next layer yet. */
+static bool held_back(const struct lanes *l, const struct lane *a)
+{
+    return a->follows != LANE_NONE && l->lane[a->follows].segments <= a->segments;
+}
+
+static bool advance_backend(struct lanes *l, uint32_t lane)
+{
+    struct lane *a = &l->lane[lane];
+    if (a->doomed) {
+        drop_doomed(l, lane);
+        return true;
+    }
+    if (held_back(l, a)) return false;
+    struct mlp_step step = {0};
+    struct error err = {""};
+    switch (l->backend->ops->poll(l->backend, lane, &step, &err)) {
+    case BACKEND_BUSY:
+        if (!overdue(l, a)) return false;
+        error_set(&err, -ETIMEDOUT, "lane %u: positions %u to %u did not leave the %s backend within %.3g s",
+                  lane, a->position, a->position + a->tokens - 1, l->backend->ops->name,
+                  (double)l->timeout_ns * 1e-9);
+        drop(l, lane, -ETIMEDOUT, &err);
+        return true;
+    case BACKEND_MLP: {
+        leave(&a->times.backend_ns, a);
+        a->segments++;
+        a->layer = step.layer;
+        a->state = LANE_FLOCK;
+        int rc = l->flock.submit(l->flock.flock, lane, &step, &err);
+        if (rc) drop(l, lane, rc, &err);
+        return true;
+    }
+    case BACKEND_DONE:
+        leave(&a->times.backend_ns, a);
+        finish(l, lane, LANE_IDLE, 0, &err);
+        return true;
+    case BACKEND_FAILED:
+        break;
+    }
+    leave(&a->times.backend_ns, a);
+    drop(l, lane, -EIO, &err);
+    return true;
+}
+
+static bool advance_flock(struct lanes *l, uint32_t lane, bool wait)
+{
+    struct lane *a = &l->lane[lane];
+    struct error err = {""};
+    int answer = l->flock.poll(l->flock.flock, lane, wait, &err);
+    if (answer == 0 && !overdue(l, a)) return false;
+    leave(&a->times.flock_ns, a);
+    if (answer > 0 && a->doomed) {
+        drop_doomed(l, lane);
+    } else if (answer > 0) {
+        a->state = LANE_BACKEND;
+        l->backend->ops->resume(l->backend, lane);
+    } else if (answer < 0) {
+        drop(l, lane, answer, &err);
+    } else {
+        int rc = error_set(&err, -ETIMEDOUT,
+                           "layer %u of positions %u to %u: no answer from the flock within %.3g s", a->layer,
+                           a->position, a->position + a->tokens - 1, (double)l->timeout_ns * 1e-9);
+        finish(l, lane, LANE_LATE, rc, &err);
+    }
+    return true;
+}
+
+/* No lane moved. While the backend has work its flags are polled on, unless ducks need this thread; else the
+ * oldest step is waited for. */
+static void wait_for_one(struct lanes *l)
+{
+    uint32_t oldest = LANE_NONE;
+    bool backend_busy = false;
+    for (uint32_t i = 0; i < l->count; i++) {
+        const struct lane *a = &l->lane[i];
+        if (a->state == LANE_BACKEND && !held_back(l, a)) backend_busy = true;
+        if (a->state == LANE_FLOCK && (oldest == LANE_NONE || a->entered_ns < l->lane[oldest].entered_ns))
+            oldest = i;
+    }
+    uint64_t began = clock_ns();
+    bool idle = true;
+    if (oldest == LANE_NONE || (backend_busy && !l->flock.works_in_wait)) {
+        __builtin_ia32_pause();
+    } else {
+        advance_flock(l, oldest, true);
+        idle = !l->flock.works_in_wait;
+    }
+    uint64_t spent = idle ? clock_ns() - began : 0;
+    for (uint32_t i = 0; i < l->count; i++)
+        if (l->lane[i].state == LANE_BACKEND || l->lane[i].state == LANE_FLOCK)
+            l->lane[i].times.idle_ns += spent;
+}
+
+void lanes_run(struct lanes *l, lanes_done_fn *done, void *ctx)
+{
+    l->done = done;
+    l->ctx = ctx;
+    while (l->active > 0) {
+        bool moved = false;
+        for (uint32_t i = 0; i < l->count; i++) {
+            if (l->lane[i].state == LANE_BACKEND)
+                moved |= advance_backend(l, i);
+            else if (l->lane[i].state == LANE_FLOCK)
+                moved |= advance_flock(l, i, false);
+        }
+        if (!moved) wait_for_one(l);
+    }
+}

@@ -1,0 +1,109 @@
+/* open.c: an engine on a checkpoint: opens model, threads, flock and backend, and closes what it opened. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/engine/engine_internal.h"
+#include "host/util/log.h"
+
+static int submit(void *flock, uint32_t lane, const struct mlp_step *step, struct error *err)
+{
+    return flock_submit(flock, lane, step, err);
+}
+
+static int poll(void *flock, uint32_t lane, bool wait, struct error *err)
+{
+    return flock_poll(flock, lane, wait, err);
+}
+
+static void close_parts(struct engine *e)
+{
+    if (e->backend) e->backend->ops->close(e->backend);
+    flock_close(e->flock);
+    pool_close(e->pool);
+    model_close(e->opened);
+    free(e->opened);
+}
+
+static const struct backend_ops *find_backend(const char *name, struct error *err)
+{
+    if (!name || strcmp(name, "auto") == 0 || strcmp(name, backend_cpu.name) == 0) return &backend_cpu;
+    error_set(err, -EINVAL, "backend '%s' is not in this build; it has: %s", name, backend_cpu.name);
+    return NULL;
+}
+
+static int open_flock(struct engine *e, const struct engine_options *o, const char *spec, struct error *err)
+{
+    const struct flock_options options = {.model = e->model,
+                                          .pool = e->pool,
+                                          .spec = spec,
+                                          .lanes = e->set.lanes,
+                                          .max_tokens = e->set.prefill_chunk,
+                                          .mtp = e->set.mtp,
+                                          .activation = o->wire_activation,
+                                          .result = o->wire_result};
+    return flock_open(&e->flock, &options, err);
+}
+
+static int open_backend(struct engine *e, const struct engine_options *o, const struct backend_ops *ops,
+                        struct error *err)
+{
+    const struct backend_options options = {.model = e->model,
+                                            .pool = e->pool,
+                                            .lanes = e->set.lanes,
+                                            .max_tokens = e->set.prefill_chunk,
+                                            .kv_dtype = o->kv_dtype,
+                                            .kv_dtype_set = o->kv_dtype_set,
+                                            .mtp = e->set.mtp};
+    return ops->open(&e->backend, &options, err);
+}
+
+static struct engine_settings settings(const struct engine_options *o, const struct model_config *c,
+                                       const char *backend, bool local)
+{
+    struct engine_settings s = {.lanes = o->lanes ? o->lanes : ENGINE_DEFAULT_LANES,
+                                .prefill_chunk = o->prefill_chunk ? o->prefill_chunk : ENGINE_DEFAULT_CHUNK,
+                                .step_timeout_ms =
+                                    o->step_timeout_ms ? o->step_timeout_ms : ENGINE_DEFAULT_TIMEOUT_MS,
+                                .mtp = o->mtp && c->mtp_layers > 0,
+                                .verify = mtp_verify_policy(backend, local)};
+    if (s.prefill_chunk < 2) s.prefill_chunk = 2; // a draft is verified as two rows of one job
+    if (o->mtp && !s.mtp) log_notice("the model has no MTP layer: one token a round");
+    return s;
+}
+
+int engine_open(struct engine **out, const struct engine_options *o, struct error *err)
+{
+    const char *spec = o->flock_spec ? o->flock_spec : "local";
+    bool local = strncmp(spec, "local", 5) == 0 && (spec[5] == '\0' || spec[5] == ':');
+    const struct backend_ops *ops = find_backend(o->backend, err);
+    if (!ops) return -EINVAL;
+
+    struct engine parts = {.opened =
+                               calloc(1, sizeof *parts.opened)}; // until the engine exists: what is open
+    if (!parts.opened) return error_set(err, -ENOMEM, "no memory for the model");
+    int rc = model_open(parts.opened, o->model_dir, err);
+    if (rc) {
+        free(parts.opened);
+        return rc;
+    }
+    parts.model = parts.opened;
+    parts.set = settings(o, &parts.model->config, ops->name, local);
+    rc = pool_open(&parts.pool, o->threads, err);
+    if (!rc) rc = open_flock(&parts, o, spec, err);
+    if (!rc) rc = open_backend(&parts, o, ops, err);
+
+    const struct flock_seam seam = {submit, poll, parts.flock, local};
+    struct engine *e = NULL;
+    if (!rc) rc = engine__assemble(&e, parts.model, parts.backend, &seam, &parts.set, err);
+    if (rc) {
+        close_parts(&parts);
+        return rc;
+    }
+    e->opened = parts.opened;
+    e->pool = parts.pool;
+    e->flock = parts.flock;
+    e->close_parts = close_parts;
+    *out = e;
+    return 0;
+}

@@ -1,0 +1,60 @@
+/* sequence.c: bookkeeping only; nothing here computes. */
+#include "host/engine/sequence.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int sequence_open(struct sequence *s, struct backend *b, const int32_t *ids, uint32_t count, uint32_t room,
+                  uint32_t positions, struct error *err)
+{
+    *s = (struct sequence){.count = count, .room = room};
+    s->ids = malloc((size_t)room * sizeof *s->ids);
+    if (!s->ids) return error_set(err, -ENOMEM, "no memory for %u token ids", room);
+    memcpy(s->ids, ids, (size_t)count * sizeof *ids);
+    int rc = b->ops->seq_open(b, &s->handle, positions, err);
+    if (rc) {
+        sequence_close(s);
+        return rc;
+    }
+    s->backend = b;
+    return 0;
+}
+
+void sequence_close(struct sequence *s)
+{
+    if (s->backend) s->backend->ops->seq_close(s->backend, s->handle);
+    free(s->ids);
+    *s = (struct sequence){0};
+}
+
+void sequence_push(struct sequence *s, int32_t id)
+{
+    s->ids[s->count++] = id;
+}
+
+struct backend_job sequence_main_job(const struct sequence *s, uint32_t rows, uint32_t logits_from)
+{
+    return (struct backend_job){.kind = BACKEND_MAIN,
+                                .seq = s->handle,
+                                .position = s->main_done,
+                                .tokens = rows,
+                                .ids = s->ids + s->main_done,
+                                .logits_from = logits_from};
+}
+
+uint32_t sequence_mtp_rows(const struct sequence *s)
+{
+    uint32_t end = s->main_done < s->count ? s->main_done : s->count - 1;
+    return end - s->mtp_done;
+}
+
+struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t logits_from)
+{
+    return (struct backend_job){.kind = BACKEND_MTP,
+                                .seq = s->handle,
+                                .position = s->mtp_done,
+                                .tokens = sequence_mtp_rows(s),
+                                .ids = s->ids + s->mtp_done + 1,
+                                .logits_from = logits_from};
+}

@@ -1,0 +1,36 @@
+/* sequence.h: the tokens of one text and how far the backend has them.
+ *
+ * Owns the ids and the backend's handle. Main KV is right for positions [0, main_done), MTP KV for
+ * [0, mtp_done). Position t of the main model needs token t; position t of the MTP layer needs the main
+ * model's position t and token t + 1, hence mtp_done <= min(main_done, count - 1). What lies beyond (a
+ * rejected draft) is overwritten by the next job, which always starts at main_done or mtp_done. */
+#ifndef DUCKD_HOST_ENGINE_SEQUENCE_H
+#define DUCKD_HOST_ENGINE_SEQUENCE_H
+
+#include <stdint.h>
+
+#include "host/backend/backend.h"
+
+struct sequence {
+    struct backend *backend; // NULL: not open
+    backend_seq handle;
+    int32_t *ids; // (room); ids[count] may hold a draft
+    uint32_t count, room;
+    uint32_t main_done, mtp_done;
+};
+
+/* positions: KV capacity; room >= count: tokens it may ever hold. */
+int sequence_open(struct sequence *s, struct backend *b, const int32_t *ids, uint32_t count, uint32_t room,
+                  uint32_t positions, struct error *err);
+void sequence_close(struct sequence *s);
+void sequence_push(struct sequence *s, int32_t id); // count < room
+
+/* The next rows of the main model; rows beyond `count` take what was put at ids[count] as a draft. */
+struct backend_job sequence_main_job(const struct sequence *s, uint32_t rows, uint32_t logits_from);
+
+/* Rows the MTP layer can catch up on, and the job that does; the last row drafts token `count` if all of the
+ * main model's rows are caught up. */
+uint32_t sequence_mtp_rows(const struct sequence *s);
+struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t logits_from);
+
+#endif
