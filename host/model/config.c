@@ -317,14 +317,16 @@ static int check_quantization(const struct section *root)
         return error_set(s.err, -EINVAL, "%s: key quantization_config.quant_method is missing", s.file);
     int rc = check_fixed(&s, quantization_keys, COUNT(quantization_keys));
     if (rc) return rc;
-    const cJSON *block = json_get(s.object, "weight_block_size");
-    const cJSON *rows = block ? block->child : NULL, *cols = rows ? rows->next : NULL;
+    const cJSON *block = json_get(s.object, "weight_block_size"), *rows = block ? block->child : NULL;
     uint64_t r = 0, c = 0;
-    if (cJSON_GetArraySize(block) == 2 && json_uint(rows, &r) && json_uint(cols, &c) && r == 128 && c == 128)
-        return 0;
+    if (cJSON_GetArraySize(block) != 2 || !rows)
+        return error_set(s.err, -EINVAL,
+                         "%s: quantization_config.weight_block_size is %s, supported: [128, 128]", s.file,
+                         json_show(block).s);
+    if (json_uint(rows, &r) && json_uint(rows->next, &c) && r == 128 && c == 128) return 0;
     return error_set(s.err, -EINVAL,
                      "%s: quantization_config.weight_block_size is [%s, %s], supported: [128, 128]", s.file,
-                     json_show(rows).s, json_show(cols).s);
+                     json_show(rows).s, json_show(rows->next).s);
 }
 
 static int read_norm_topk_prob(const struct section *s, struct model_config *c)
