@@ -13,7 +13,7 @@
 
 /* A runaway pattern ends in an error, not in a hang or in exhausted memory. The limits are far above what a
  * tokenizer's patterns need: a match over a run of millions of characters backtracks once per character. */
-#define MATCH_LIMIT 1000000000u
+#define MATCH_LIMIT 100000000u
 #define HEAP_LIMIT_KIB (256u * 1024u)
 #define JIT_STACK_START (32u * 1024u)
 #define JIT_STACK_MAX (64u * 1024u * 1024u)

@@ -1,0 +1,66 @@
+/* speed_test.c: 1 MB of text is encoded in time, the worst kinds included: one piece of 1 MB must not cost
+ * more than n log n. The bound is generous (a sanitizer or a busy machine is slow); quadratic work takes
+ * hours. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/util/clock.h"
+#include "tests/text/text_support.h"
+
+#define MEGABYTE 1000000u
+#define BOUND_NS 20000000000u
+
+static const struct {
+    const char *name, *unit; // repeated up to 1 MB
+} cases[] = {
+    {"mixed text", "The duck's 12345 eggs, 3.5 kg; 你好，世界。 naïve Ελληνικά\tfor (i = 0; i < n; i++)\n\n  "
+                   "🦆 कमल "},
+    {"one word", "a"},
+    {"one word of two letters", "ab"},
+    {"CJK", "鸭"},
+    {"CJK, several", "一只小鸭子在水里游"},
+    {"kana", "アヒル"},
+    {"emoji", "🦆"},
+    {"joined emoji", "👨‍👩‍👧"},
+    {"combining marks", "e\u0301\u0323"},
+    {"spaces", " "},
+    {"line feeds", "\n"},
+    {"wide spaces", "\u3000"},
+    {"digits", "7"},
+    {"punctuation", "!"},
+    {"starts of added tokens", "<｜User"},
+    {"control characters", "\x01"},
+    {"stray bytes", "\xff"},
+};
+
+static void test_megabyte(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_tokenizer(SOURCE_DIR "/models/duckling");
+    char *text = malloc(MEGABYTE + 200);
+    assert_non_null(text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t unit = strlen(cases[i].unit), length = 0;
+        while (length < MEGABYTE) {
+            memcpy(text + length, cases[i].unit, unit);
+            length += unit;
+        }
+        struct ids ids = {0};
+        struct error err = {0};
+        uint64_t start = clock_ns();
+        if (tokenizer_encode(t, text, length, true, &ids, &err)) fail_msg("%s: %s", cases[i].name, err.text);
+        uint64_t took = clock_ns() - start;
+        printf("%-24s %8.1f ms %8zu ids\n", cases[i].name, (double)took / 1e6, ids.count);
+        if (took > BOUND_NS) fail_msg("%s took %.1f s", cases[i].name, (double)took / 1e9);
+        ids_free(&ids);
+    }
+    free(text);
+    tokenizer_close(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_megabyte)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
