@@ -22,7 +22,7 @@
  *                  for each input i of the block, ascending:  blk = fma(raw(w), xs[i], blk)
  *                  sum = fma(scale, blk, sum)                 starting from sum = +0
  *              raw(w) = w x 2^-112 (the code shifted into float bits); scale = checkpoint scale x 2^16, exact
- *   expert     p = silu(gate dot) * up dot;  hs = prepare(tiny(p) * tiny(weight))
+ *   expert     p = tiny(silu(gate dot)) * tiny(up dot);  hs = prepare(tiny(p) * tiny(weight))
  *              tiny(v): |v| < 2^-60 counts as +0; silu: fp9_silu() below
  *   slice      8 neighbouring columns of the intermediate dimension, of every expert.
  *              Its partial sum of an output row: sum = +0; for each chosen expert, ascending id:
@@ -64,6 +64,8 @@ size_t fp9_panel_bytes(size_t inputs); // of one panel: 8 outputs; a multiple of
 
 /* Puts one weight into a panel (zeroed before). input < inputs. */
 void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, uint16_t code);
+/* Puts a whole tile: code[8 * lane + k] is the weight of input 8 * tile + k. */
+void fp9_panel_put_tile(uint8_t *panel, size_t inputs, size_t tile, const uint16_t code[64]);
 uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsigned lane);
 
 /* A matrix or a run of its rows: panel p holds outputs first_output + 8p .. + 7. */

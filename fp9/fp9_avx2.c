@@ -1,0 +1,285 @@
+/* fp9_avx2.c: dots, preparation and SiLU with AVX2 + FMA; the bits of fp9_scalar.c. */
+#include "fp9/fp9_avx2_tile.h"
+#include "fp9/fp9_bits.h"
+
+enum {
+    AHEAD = 2048, // bytes of software prefetch: covers DRAM latency at one core's share of bandwidth, and
+                  // stays within what the line buffers hold; measured best among 1, 2, 4 KB (bench-duck)
+    STREAMS = 4,  // panels read at once by one token: the chain of a panel is sequential by contract, so four
+                  // panels give the four independent FMAs that cover the FMA's latency
+    TOKENS = 6,   // tokens x 2 panels = 12 accumulators, which with 2 weights and x fill the 16 registers
+    BLOCK_FLOATS = FP9_BLOCK * FP9_LANES,
+};
+
+/* One panel of a dot: where it is read, its row of scales, where its 8 outputs go (token t at + t * stride).
+ */
+struct stream {
+    const uint8_t *panel;
+    const float *scales;
+    float *y;
+};
+
+static struct stream stream_of(const struct fp9_matrix *m, size_t p, float *y)
+{
+    size_t row = (m->first_output + 8 * p) / FP9_BLOCK - m->first_output / FP9_BLOCK;
+    return (struct stream){m->panels + p * m->panel_stride, m->scales + row * m->scale_stride, y};
+}
+
+/* ---- one token: the weights are used straight from the registers ---- */
+
+FP9__INLINE void gemv_tile(const uint8_t *const at[], size_t body, size_t sign, unsigned n, const float *x,
+                           __m256 acc[])
+{
+    __m256i signs[STREAMS];
+    for (unsigned i = 0; i < n; i++) {
+        _mm_prefetch((const char *)(at[i] + body + AHEAD), _MM_HINT_T0);
+        signs[i] = fp9__signs(at[i] + sign);
+    }
+    for (unsigned half = 0; half < 2; half++) {
+        __m256i b[STREAMS];
+        for (unsigned i = 0; i < n; i++)
+            b[i] = _mm256_load_si256((const __m256i *)(at[i] + body + 32 * half));
+        for (unsigned k = 0; k < 4; k++) {
+            __m256 xk = _mm256_broadcast_ss(x + 4 * half + k);
+            for (unsigned i = 0; i < n; i++) {
+                acc[i] = _mm256_fmadd_ps(fp9__weight(b[i], signs[i], k), xk, acc[i]);
+                signs[i] = _mm256_add_epi32(signs[i], signs[i]);
+            }
+        }
+    }
+}
+
+FP9__INLINE void gemv(const struct stream s[], unsigned n, size_t inputs, const float *x)
+{
+    size_t tiles = fp9__tiles(inputs);
+    const uint8_t *at[STREAMS];
+    __m256 sum[STREAMS], acc[STREAMS];
+    for (unsigned i = 0; i < n; i++) {
+        at[i] = s[i].panel;
+        sum[i] = _mm256_setzero_ps();
+    }
+    for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
+        size_t group = fp9__group_tiles(tiles, first), signs = group * FP9__TILE_BODY;
+        for (unsigned i = 0; i < n; i++) {
+            acc[i] = _mm256_setzero_ps();
+            _mm_prefetch((const char *)(at[i] + signs + AHEAD), _MM_HINT_T0); // the group's signs: two lines
+            _mm_prefetch((const char *)(at[i] + signs + 64 + AHEAD), _MM_HINT_T0);
+        }
+        for (size_t t = 0; t < group; t++, x += FP9_TILE_INPUTS)
+            gemv_tile(at, t * FP9__TILE_BODY, signs + t * FP9__TILE_SIGN, n, x, acc);
+        for (unsigned i = 0; i < n; i++) {
+            at[i] += FP9__GROUP_BYTES;
+            sum[i] =
+                _mm256_fmadd_ps(_mm256_broadcast_ss(s[i].scales + first / FP9__GROUP_TILES), acc[i], sum[i]);
+        }
+    }
+    for (unsigned i = 0; i < n; i++) _mm256_storeu_ps(s[i].y, sum[i]);
+}
+
+static void one_token(const struct stream *s, size_t n, size_t inputs, const float *x)
+{
+    switch (n) {
+    case 1:
+        gemv(s, 1, inputs, x);
+        break;
+    case 2:
+        gemv(s, 2, inputs, x);
+        break;
+    case 3:
+        gemv(s, 3, inputs, x);
+        break;
+    default:
+        gemv(s, STREAMS, inputs, x);
+        break;
+    }
+}
+
+/* ---- several tokens: a block of a panel is decoded once into L1 and used for all of them ---- */
+
+static void decode_group(const uint8_t *group, size_t tiles, float *w)
+{
+    for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS * FP9_LANES) {
+        __m256 tile[8];
+        const uint8_t *body = group + t * FP9__TILE_BODY;
+        _mm_prefetch((const char *)(body + AHEAD), _MM_HINT_T0);
+        fp9__tile(body, group + tiles * FP9__TILE_BODY + t * FP9__TILE_SIGN, tile);
+        for (unsigned k = 0; k < 8; k++) _mm256_store_ps(w + 8 * k, tile[k]);
+    }
+}
+
+FP9__INLINE void micro(const float *w, unsigned panels, const float *const x[], unsigned tokens,
+                       size_t inputs, const float scale[], float *const y[], size_t y_stride)
+{
+    __m256 acc[2][TOKENS];
+    for (unsigned p = 0; p < panels; p++)
+        for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
+    for (size_t i = 0; i < inputs; i++) {
+        __m256 wi[2];
+        for (unsigned p = 0; p < panels; p++) wi[p] = _mm256_load_ps(w + p * BLOCK_FLOATS + 8 * i);
+        for (unsigned t = 0; t < tokens; t++) {
+            __m256 xi = _mm256_broadcast_ss(x[t] + i);
+            for (unsigned p = 0; p < panels; p++) acc[p][t] = _mm256_fmadd_ps(wi[p], xi, acc[p][t]);
+        }
+    }
+    for (unsigned p = 0; p < panels; p++)
+        for (unsigned t = 0; t < tokens; t++) {
+            float *out = y[p] + t * y_stride;
+            _mm256_storeu_ps(out, _mm256_fmadd_ps(_mm256_set1_ps(scale[p]), acc[p][t], _mm256_loadu_ps(out)));
+        }
+}
+
+FP9__INLINE void micro_tokens(const float *w, unsigned panels, const float *const x[], size_t tokens,
+                              size_t inputs, const float scale[], float *const y[], size_t y_stride)
+{
+    switch (tokens) {
+    case 1:
+        micro(w, panels, x, 1, inputs, scale, y, y_stride);
+        break;
+    case 2:
+        micro(w, panels, x, 2, inputs, scale, y, y_stride);
+        break;
+    case 3:
+        micro(w, panels, x, 3, inputs, scale, y, y_stride);
+        break;
+    case 4:
+        micro(w, panels, x, 4, inputs, scale, y, y_stride);
+        break;
+    case 5:
+        micro(w, panels, x, 5, inputs, scale, y, y_stride);
+        break;
+    default:
+        micro(w, panels, x, TOKENS, inputs, scale, y, y_stride);
+        break;
+    }
+}
+
+static const float *row_of(const struct fp9_rows *x, size_t t)
+{
+    return x->xs + (x->row ? x->row[t] : t) * x->stride;
+}
+
+static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, const struct fp9_rows *rows,
+                        size_t y_stride)
+{
+    float w[2 * BLOCK_FLOATS] __attribute__((aligned(64)));
+    size_t tiles = fp9__tiles(inputs);
+    size_t parts = (rows->count + TOKENS - 1) / TOKENS; // of nearly equal size: 7 is 4 + 3, not 6 + 1
+    for (unsigned p = 0; p < panels; p++)
+        for (size_t t = 0; t < rows->count; t++) _mm256_storeu_ps(s[p].y + t * y_stride, _mm256_setzero_ps());
+    for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
+        size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
+        float scale[2] = {0, 0};
+        for (unsigned p = 0; p < panels; p++) {
+            decode_group(s[p].panel + block * FP9__GROUP_BYTES, group, w + p * BLOCK_FLOATS);
+            scale[p] = s[p].scales[block];
+        }
+        for (size_t part = 0; part < parts; part++) {
+            size_t from = rows->count * part / parts, tokens = rows->count * (part + 1) / parts - from;
+            const float *x[TOKENS];
+            float *y[2] = {s[0].y + from * y_stride, panels > 1 ? s[1].y + from * y_stride : NULL};
+            for (size_t t = 0; t < tokens; t++) x[t] = row_of(rows, from + t) + first * FP9_TILE_INPUTS;
+            size_t n = group * FP9_TILE_INPUTS;
+            if (panels > 1)
+                micro_tokens(w, 2, x, tokens, n, scale, y, y_stride);
+            else
+                micro_tokens(w, 1, x, tokens, n, scale, y, y_stride);
+        }
+    }
+}
+
+static void run_streams(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *x,
+                        size_t y_stride)
+{
+    if (x->count == 1) {
+        one_token(s, n, inputs, row_of(x, 0));
+        return;
+    }
+    for (size_t i = 0; i < n; i += 2) many_tokens(s + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);
+}
+
+static void dot(const struct fp9_matrix *m, size_t first, size_t count, const struct fp9_rows *x, float *y,
+                size_t y_stride)
+{
+    if (x->count == 0) return;
+    for (size_t p = 0; p < count; p += STREAMS) {
+        struct stream s[STREAMS];
+        size_t n = count - p < STREAMS ? count - p : STREAMS;
+        for (size_t i = 0; i < n; i++) s[i] = stream_of(m, first + p + i, y + 8 * (p + i));
+        run_streams(s, n, m->inputs, x, y_stride);
+    }
+}
+
+static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_t first, size_t count,
+                 const struct fp9_rows *x, float *y0, float *y1, size_t y_stride)
+{
+    if (x->count == 0) return;
+    for (size_t p = 0; p < count; p += STREAMS / 2) {
+        struct stream s[STREAMS];
+        size_t n = count - p < STREAMS / 2 ? count - p : STREAMS / 2;
+        for (size_t i = 0; i < n; i++) {
+            s[2 * i] = stream_of(m0, first + p + i, y0 + 8 * (p + i));
+            s[2 * i + 1] = stream_of(m1, first + p + i, y1 + 8 * (p + i));
+        }
+        run_streams(s, 2 * n, m0->inputs, x, y_stride);
+    }
+}
+
+/* ---- activations ---- */
+
+static void prepare(const float *x, size_t n, float *xs)
+{
+    const __m256 scale = _mm256_set1_ps(FP9_X_SCALE);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(xs + i, _mm256_mul_ps(fp9__tiny_to_zero(_mm256_loadu_ps(x + i)), scale));
+    if (i == n) return;
+    float rest[8] = {0};
+    for (size_t j = 0; i + j < n; j++) rest[j] = x[i + j];
+    _mm256_storeu_ps(xs + i, _mm256_mul_ps(fp9__tiny_to_zero(_mm256_loadu_ps(rest)), scale));
+}
+
+static __m256 exp_minus(__m256 a)
+{
+    const __m256 round = _mm256_set1_ps(FP9__ROUND);
+    __m256 shifted = _mm256_fmadd_ps(a, _mm256_set1_ps(-FP9__LOG2E), round);
+    __m256 n = _mm256_sub_ps(shifted, round);
+    __m256 r = _mm256_fmsub_ps(n, _mm256_set1_ps(-FP9__LN2_HIGH), a);
+    r = _mm256_fmadd_ps(n, _mm256_set1_ps(-FP9__LN2_LOW), r);
+    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(FP9__EXP7), r, _mm256_set1_ps(FP9__EXP6));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(FP9__EXP5));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(FP9__EXP4));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(FP9__EXP3));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(FP9__EXP2));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+}
+
+static __m256 silu(__m256 given)
+{
+    const __m256 cut = _mm256_set1_ps(FP9__SILU_CUT), sign = _mm256_set1_ps(-0.0f);
+    __m256 x = fp9__tiny_to_zero(given);
+    __m256 nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    __m256 a = _mm256_andnot_ps(sign, x);
+    __m256 beyond = _mm256_cmp_ps(a, cut, _CMP_GT_OQ);
+    __m256 z = _mm256_andnot_ps(beyond, exp_minus(_mm256_min_ps(a, cut)));
+    __m256 bounded = _mm256_blendv_ps(x, sign, beyond); // only looked at where x is negative
+    __m256 numerator = _mm256_blendv_ps(x, _mm256_mul_ps(bounded, z), x);
+    __m256 y = _mm256_div_ps(numerator, _mm256_add_ps(_mm256_set1_ps(1.0f), z));
+    return _mm256_blendv_ps(y, x, nan);
+}
+
+static void expert(const float *g, const float *u, float weight, size_t n, float *hs)
+{
+    const __m256 scale = _mm256_set1_ps(FP9_X_SCALE), w = fp9__tiny_to_zero(_mm256_set1_ps(weight));
+    for (size_t i = 0; i < n; i += 8) {
+        __m256 p = _mm256_mul_ps(fp9__tiny_to_zero(silu(_mm256_loadu_ps(g + i))),
+                                 fp9__tiny_to_zero(_mm256_loadu_ps(u + i)));
+        __m256 h = _mm256_mul_ps(fp9__tiny_to_zero(p), w);
+        _mm256_storeu_ps(hs + i, _mm256_mul_ps(fp9__tiny_to_zero(h), scale));
+    }
+}
+
+const struct fp9_kernels fp9_avx2 = {
+    .name = "avx2", .prepare = prepare, .dot = dot, .dot2 = dot2, .expert = expert, .down = &fp9__avx2_down};

@@ -1,0 +1,45 @@
+/* fp9_down.h: the down product of a step over one run of slices, and the complete subtrees it is added into.
+ *
+ * Experts in ascending id, each with the (expert, token) pairs that chose it; pairs of an expert are
+ * neighbours, ascending by token. For every output row and token: per slice one chain over the experts, then
+ * the aligned tree over each complete subtree of the run (arithmetic: fp9/fp9.h). Rows are independent, so
+ * any cut of the row panels over cores gives the same bits. Nothing here allocates. */
+#ifndef FP9_FP9_DOWN_H
+#define FP9_FP9_DOWN_H
+
+#include "fp9/fp9.h"
+
+struct fp9_down_expert {
+    const uint8_t *panels; // row panel p at + p * fp9_panel_bytes(8 * slices)
+    const float *scales;   // packed (x 2^16): row 8p / 128, scale_stride apart
+    uint32_t column;       // slice s uses the scale (column + 8 s) / 128 of its row
+    uint32_t pair, pairs;  // its pairs: [pair, pair + pairs)
+};
+
+struct fp9_down {
+    const struct fp9_down_expert *expert; // (experts), ascending id
+    size_t experts;
+    size_t first_slice, slices; // the run
+    size_t scale_stride;
+    size_t tokens;
+    const uint32_t *token; // (pairs) the token of each pair
+    const float *hs;       // slice s of the run, pair q: 8 floats at + s * hs_stride + 8 q, 32-byte aligned
+    size_t hs_stride;
+    float *out; // subtree i of the run, token t, row r: + i * out_subtree + t * out_token + r
+    size_t out_subtree, out_token;
+};
+
+struct fp9_down_ops {
+    /* Row panels [first, first + count) of the output, all tokens. */
+    void (*rows)(const struct fp9_down *d, size_t first, size_t count);
+};
+
+/* Level of the largest complete subtree that begins at slice `first` and stays within `slices` slices. */
+static inline unsigned fp9_subtree_level(size_t first, size_t slices)
+{
+    unsigned level = 0;
+    while ((size_t)2 << level <= slices && !(first >> level & 1)) level++;
+    return level;
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* test_fp9_codes.c: every code, every conversion, and the packed layout. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/fp9/fp9_random.h"
+
+static double value_of(unsigned code) // straight from the definition
+{
+    unsigned e = code >> 3 & 31, m = code & 7;
+    double v = (code & 0xff) == 0 ? 0.0 : ldexp(1.0 + m / 8.0, (int)e - 15);
+    return code >> 8 & 1 ? -v : v;
+}
+
+static int valid(unsigned code)
+{
+    unsigned body = code & 0xff, e = body >> 3;
+    return body == 0 || (e >= 1 && e <= 30);
+}
+
+static void all_codes(void **state)
+{
+    (void)state;
+    unsigned numbers = 0;
+    for (unsigned code = 0; code < 512; code++) {
+        assert_int_equal(fp9_check((uint16_t)code), valid(code) ? 0 : -1);
+        if (!valid(code)) continue;
+        numbers++;
+        float x = fp9_to_float((uint16_t)code);
+        assert_true((double)x == value_of(code) && !signbit(x) == !(code & 256));
+        uint16_t back = 0xffff;
+        assert_int_equal(fp9_from_float(x, &back), 0);
+        assert_int_equal(back, code);
+    }
+    assert_int_equal(numbers, 2 * (30 * 8 + 1));
+    assert_int_equal(fp9_check(512), -1);
+    assert_true(fp9_to_float(0xf7) == FP9_MAX && fp9_to_float(8) == FP9_MIN);
+}
+
+static void all_e4m3(void **state)
+{
+    (void)state;
+    for (unsigned b = 0; b < 256; b++) {
+        uint16_t code;
+        unsigned e = b >> 3 & 15, m = b & 7;
+        if ((b & 0x7f) == 0x7f) {
+            assert_int_equal(fp9_from_e4m3((uint8_t)b, &code), -1);
+            assert_true(isnan(fp9_e4m3_to_float((uint8_t)b)));
+            continue;
+        }
+        double v = e ? ldexp(1.0 + m / 8.0, (int)e - 7) : ldexp(m / 8.0, -6);
+        assert_int_equal(fp9_from_e4m3((uint8_t)b, &code), 0);
+        assert_int_equal(fp9_check(code), 0);
+        assert_true(fabs(value_of(code)) == v && code >> 8 == b >> 7);
+        assert_true((double)fp9_e4m3_to_float((uint8_t)b) == (b & 0x80 ? -v : v));
+    }
+}
+
+/* The nearest number by search over all of them; ties to the even body. */
+static unsigned nearest(double magnitude)
+{
+    unsigned best = 0;
+    for (unsigned body = 8; body <= 0xf7; body++) {
+        double d = fabs(value_of(body) - magnitude), b = fabs(value_of(best) - magnitude);
+        if (d < b || (d == b && body % 2 == 0)) best = body;
+    }
+    return best;
+}
+
+static void check_rounding(float x)
+{
+    uint16_t code;
+    assert_int_equal(fp9_from_float(x, &code), 0);
+    double m = fabs((double)x);
+    unsigned body = m == 0x1p-15 ? 0 : nearest(m); // the documented tie between 0 and 2^-14
+    if (code != ((signbit(x) ? 256u : 0u) | body))
+        fail_msg("%a -> %#x, nearest is %#x", (double)x, code, body);
+}
+
+static void rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    uint64_t seed = 1;
+    for (int i = 0; i < 20000; i++)
+        check_rounding(ldexpf(1.0f + fabsf(random_unit(&seed)), (int)random_below(&seed, 36) - 19) *
+                       (i & 1 ? -1.0f : 1.0f));
+    for (unsigned body = 8; body < 0xf7; body++) { // every midpoint and its neighbours
+        float middle = (float)((value_of(body) + value_of(body + 1)) / 2);
+        check_rounding(middle);
+        check_rounding(nextafterf(middle, 0.0f));
+        check_rounding(-nextafterf(middle, INFINITY));
+    }
+    const float small[] = {0.0f,      -0.0f,           0x1p-149f,       0x1p-126f,       0x1p-15f,
+                           -0x1p-15f, 0x1.000002p-15f, 0x1.fffffep-16f, 0x1.fffffep-15f, 0x1p-14f};
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) check_rounding(small[i]);
+}
+
+static void saturates(void **state)
+{
+    (void)state;
+    const float large[] = {61440.0f, 61441.0f, 63487.0f,        63488.0f,
+                           65536.0f, 1e10f,    0x1.fffffep127f, INFINITY};
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        uint16_t code;
+        assert_int_equal(fp9_from_float(large[i], &code), 0);
+        assert_int_equal(code, 0xf7);
+        assert_int_equal(fp9_from_float(-large[i], &code), 0);
+        assert_int_equal(code, 0x1f7);
+    }
+    uint16_t code;
+    assert_int_equal(fp9_from_float(NAN, &code), -1);
+    assert_int_equal(fp9_from_float(-NAN, &code), -1);
+}
+
+static void layout_round_trip(void **state)
+{
+    (void)state;
+    const size_t shapes[] = {1, 7, 8, 9, 24, 120, 127, 128, 129, 136, 256, 300, 1000, 7168};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        size_t n = shapes[i], bytes = fp9_panel_bytes(n);
+        assert_int_equal(bytes % 64, 0);
+        if (n % 128 == 0) assert_int_equal(bytes, n * 9);
+        uint8_t *panel = aligned_bytes(bytes), *tiled = aligned_bytes(bytes);
+        uint16_t *codes = calloc((n + 7) / 8 * 64, sizeof *codes); // (tile, lane, k)
+        uint64_t seed = n;
+        memset(panel, 0, bytes);
+        memset(tiled, 0, bytes);
+        for (size_t input = 0; input < n; input++)
+            for (unsigned lane = 0; lane < 8; lane++) {
+                uint16_t code = random_code(&seed);
+                codes[input / 8 * 64 + lane * 8 + input % 8] = code;
+                fp9_panel_set(panel, n, input, lane, code);
+            }
+        for (size_t tile = 0; tile < (n + 7) / 8; tile++)
+            fp9_panel_put_tile(tiled, n, tile, codes + 64 * tile);
+        for (size_t input = 0; input < n; input++)
+            for (unsigned lane = 0; lane < 8; lane++)
+                assert_int_equal(fp9_panel_get(panel, n, input, lane),
+                                 codes[input / 8 * 64 + lane * 8 + input % 8]);
+        assert_memory_equal(panel, tiled, bytes);
+        free(panel);
+        free(tiled);
+        free(codes);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_codes),
+        cmocka_unit_test(all_e4m3),
+        cmocka_unit_test(rounds_to_nearest_even),
+        cmocka_unit_test(saturates),
+        cmocka_unit_test(layout_round_trip),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
