@@ -46,14 +46,18 @@ enum duck_matrix { DUCK_GATE, DUCK_UP, DUCK_DOWN };
  * For gate and up (width, hidden) rows are slices' columns; for down (hidden, width) columns are.
  * Loads one expert's matrix into every run that wants part of it: `data` is the WHOLE matrix, row-major,
  * `scales` its (ceil(rows/128), ceil(cols/128)) fp32 scales (maybe unaligned). `column` is the position of
- * this expert's column 0 inside the tensor (non-zero only for the parts of a wide shared expert),
- * `tensor_width` the tensor's intermediate width. Returns 0, or -1: a NaN weight or a scale that is not a
- * positive normal number (its element index in *where). */
+ * this expert's column 0 inside the tensor, a multiple of 8 (non-zero only for the parts of a wide shared
+ * expert), `tensor_width` the tensor's intermediate width. Element (r, c) counts code x scale[r/128][c/128]
+ * in the tensor's own coordinates, whatever the cut. Returns 0, DUCK_BAD_WEIGHT: a NaN, or DUCK_BAD_SCALE: a
+ * scale that is not a positive normal number below 2^112; *where is then its element index in `data` or
+ * `scales`. */
+enum { DUCK_BAD_WEIGHT = -1, DUCK_BAD_SCALE = -2 };
 int duck_core_load_e4m3(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
                         const uint8_t *data, const uint8_t *scales, uint32_t column, uint32_t tensor_width,
                         uint64_t *where);
-/* The same from fp32 or bf16 elements: each 128 x 128 block is scaled by a power of two so that its largest
- * magnitude lies in [2^14, 2^15) and rounded to fp9. */
+/* The same from fp32 or bf16 elements: each 128 x 128 block of the tensor is scaled by a power of two so that
+ * its largest magnitude lies in [2^14, 2^15) and rounded to fp9 (what that loses: docs/format.md).
+ * DUCK_BAD_WEIGHT: not finite, or 2^126 and beyond. */
 int duck_core_load_float(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
                          const uint8_t *data, int is_bf16, uint32_t column, uint32_t tensor_width,
                          uint64_t *where);
@@ -78,6 +82,8 @@ size_t duck_step_scratch_bytes(const struct duck_core *d, uint32_t max_tokens, u
 enum duck_phase { DUCK_PREPARE, DUCK_HIDDEN, DUCK_DOWN_ROWS, DUCK_PHASES };
 
 struct duck_work; // in the scratch
+/* NULL: the step does not fit `bytes`, or its bank, ids (ascending, below `routed`) or counts are impossible.
+ * Small steps are prepared right here: a phase may have no tasks. */
 struct duck_work *duck_work_begin(const struct duck_core *d, void *scratch, size_t bytes,
                                   const struct duck_step *step);
 uint32_t duck_work_tasks(const struct duck_work *w, enum duck_phase phase);

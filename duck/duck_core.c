@@ -1,0 +1,86 @@
+/* duck_core.c: the shape of a duck's memory. */
+#include "duck/duck_core_internal.h"
+#include "fp9/fp9_down.h"
+
+#include <string.h>
+
+static int shape_is_possible(const struct duck_shape *s)
+{
+    if (s->hidden == 0 || s->hidden % 8) return 0;
+    for (uint32_t b = 0; b < s->banks; b++)
+        if (s->bank[b].width == 0 || s->bank[b].width % 8 || s->bank[b].routed + s->bank[b].always == 0)
+            return 0;
+    for (uint32_t i = 0; i < s->runs; i++) {
+        const struct duck_run *r = &s->run[i], *before = i ? r - 1 : NULL;
+        if (r->bank >= s->banks || r->count == 0) return 0;
+        uint32_t slices = s->bank[r->bank].width / 8;
+        if (r->first >= slices || r->count > slices - r->first) return 0;
+        if (before && (before->bank > r->bank ||
+                       (before->bank == r->bank && before->first + before->count >= r->first)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Sizes and, when the arena has memory, places everything. */
+static struct duck_core *lay_out(struct duck__arena *a, const struct duck_shape *s)
+{
+    struct duck_core *d = duck__take(a, sizeof *d);
+    struct duck_bank_shape *bank = duck__take(a, s->banks * sizeof *bank);
+    struct duck__run *run = duck__take(a, s->runs * sizeof *run);
+    size_t hidden_blocks = (s->hidden + FP9_BLOCK - 1) / FP9_BLOCK;
+    for (uint32_t i = 0; i < s->runs; i++) {
+        struct duck__run r = {.bank = s->run[i].bank, .first = s->run[i].first, .count = s->run[i].count};
+        uint32_t experts = s->bank[r.bank].routed + s->bank[r.bank].always;
+        r.gate_up_panel = fp9_panel_bytes(s->hidden);
+        r.down_panel = fp9_panel_bytes(8 * (size_t)r.count);
+        r.weight_bytes = 2 * r.count * r.gate_up_panel + s->hidden / 8 * r.down_panel;
+        r.column_blocks = (8 * (size_t)r.count + FP9_BLOCK - 8 + FP9_BLOCK - 1) / FP9_BLOCK;
+        size_t scale_bytes = 3 * r.column_blocks * hidden_blocks * sizeof(float);
+        r.expert_bytes = r.weight_bytes + (scale_bytes + 63) / 64 * 64;
+        r.column = duck__take(a, experts * sizeof *r.column);
+        r.experts = duck__take(a, experts * r.expert_bytes);
+        if (run) run[i] = r;
+    }
+    if (!d) return NULL;
+    memcpy(bank, s->bank, s->banks * sizeof *bank);
+    *d = (struct duck_core){.hidden = s->hidden,
+                            .banks = s->banks,
+                            .runs = s->runs,
+                            .hidden_blocks = hidden_blocks,
+                            .bank = bank,
+                            .run = run};
+    return d;
+}
+
+size_t duck_core_bytes(const struct duck_shape *shape)
+{
+    struct duck__arena a = {0};
+    lay_out(&a, shape);
+    return a.used;
+}
+
+struct duck_core *duck_core_init(void *memory, size_t bytes, const struct duck_shape *shape,
+                                 const struct fp9_kernels *k)
+{
+    if (!shape_is_possible(shape) || bytes < duck_core_bytes(shape) || (uintptr_t)memory % 64) return NULL;
+    struct duck__arena a = {.memory = memory};
+    memset(memory, 0, duck_core_bytes(shape));
+    struct duck_core *d = lay_out(&a, shape);
+    d->k = k;
+    return d;
+}
+
+uint32_t duck_core_subtrees(const struct duck_core *d, uint32_t bank, struct duck_subtree *out, uint32_t max)
+{
+    uint32_t n = 0, end;
+    for (uint32_t i = duck__runs(d, bank, &end); i < end; i++) {
+        const struct duck__run *r = &d->run[i];
+        for (uint32_t s = 0; s < r->count; n++) {
+            uint32_t level = fp9_subtree_level(r->first + s, r->count - s);
+            if (n < max) out[n] = (struct duck_subtree){r->first + s, level};
+            s += 1u << level;
+        }
+    }
+    return n;
+}

@@ -1,0 +1,320 @@
+/* duck_work.c: one step: tokens grouped by expert, cut into tasks. */
+#include "duck/duck_core_internal.h"
+#include "fp9/fp9_down.h"
+
+#include <string.h>
+
+enum {
+    INLINE_PREPARE = 16384, // floats that begin() prepares itself: handing out a task costs more
+    PREPARE_FLOATS = 32768, // of one task
+    TASK_BYTES = 24576,     // decoded weights of one task: 1-2 us, ten times what handing it out costs
+    TOKENS_PER_DECODE = 4,  // so many tokens of arithmetic cost about as much as decoding the weights
+    CHUNK_TOKENS = 96,      // of one dot: its outputs stay in L1, decoding is 4 % of the work
+    CHUNK_SLICES = 2,       // gate and up of two slices: the four streams of a one-token dot
+};
+
+/* An expert that somebody chose; its (expert, token) pairs are [pair, pair + pairs). */
+struct active {
+    uint32_t expert, pair, pairs;
+};
+
+/* A run's share of the step. */
+struct part {
+    const struct duck__run *run;
+    struct fp9_down down;
+    struct fp9_down_expert *expert; // (actives)
+    uint32_t *task;                 // (actives + 1) first HIDDEN task of each active expert
+    uint32_t *slices;               // (actives) slices of one of its tasks
+    float *hs;                      // (slices, pairs, 8)
+    uint32_t row_panels;            // of one DOWN task
+    uint32_t first_hidden, first_down, subtree;
+};
+
+struct duck_work {
+    const struct duck_core *d;
+    const float *x;
+    float *xs; // (tokens, hidden)
+    uint32_t bank, tokens, parts, actives, pairs, experts;
+    uint32_t prepare_rows; // of one PREPARE task; 0: done
+    uint32_t tasks[DUCK_PHASES];
+    uint64_t read_experts, read_bytes;
+    struct active *active; // (actives)
+    uint32_t *pair_end;    // (experts) while grouping
+    uint32_t *token;       // (pairs)
+    float *weight;         // (pairs)
+    struct part *part;     // (parts)
+    float *partial;        // (subtrees, tokens, hidden)
+};
+
+/* Sizes and, when the arena has memory, places everything that depends on bank, tokens and top_k. */
+static struct duck_work *lay_out(struct duck__arena *a, const struct duck_core *d, uint32_t bank,
+                                 uint32_t tokens, uint32_t top_k)
+{
+    uint32_t end, first = duck__runs(d, bank, &end), experts = duck__experts(d, bank);
+    uint32_t pairs = tokens * (top_k + d->bank[bank].always);
+    uint32_t actives = experts < pairs ? experts : pairs;
+    struct duck_work *w = duck__take(a, sizeof *w), at = {0};
+    at.xs = duck__take(a, (size_t)tokens * d->hidden * sizeof(float));
+    at.active = duck__take(a, actives * sizeof *at.active);
+    at.pair_end = duck__take(a, experts * sizeof *at.pair_end);
+    at.token = duck__take(a, pairs * sizeof *at.token);
+    at.weight = duck__take(a, pairs * sizeof *at.weight);
+    at.part = duck__take(a, (end - first) * sizeof *at.part);
+    for (uint32_t i = first; i < end; i++) {
+        struct part p = {.run = &d->run[i]};
+        p.expert = duck__take(a, actives * sizeof *p.expert);
+        p.task = duck__take(a, (actives + 1) * sizeof *p.task);
+        p.slices = duck__take(a, actives * sizeof *p.slices);
+        p.hs = duck__take(a, (size_t)p.run->count * pairs * 8 * sizeof(float));
+        if (w) at.part[i - first] = p;
+    }
+    uint32_t subtrees = duck_core_subtrees(d, bank, NULL, 0);
+    at.partial = duck__take(a, (size_t)subtrees * tokens * d->hidden * sizeof(float));
+    if (!w) return NULL;
+    at.d = d;
+    at.bank = bank;
+    at.tokens = tokens;
+    at.parts = end - first;
+    at.pairs = pairs;
+    at.experts = experts;
+    *w = at;
+    return w;
+}
+
+size_t duck_step_scratch_bytes(const struct duck_core *d, uint32_t max_tokens, uint32_t max_top_k)
+{
+    size_t most = 0;
+    for (uint32_t bank = 0; bank < d->banks; bank++) {
+        struct duck__arena a = {0};
+        lay_out(&a, d, bank, max_tokens, d->bank[bank].routed ? max_top_k : 0);
+        if (a.used > most) most = a.used;
+    }
+    return most;
+}
+
+static int step_is_possible(const struct duck_core *d, const struct duck_step *s)
+{
+    if (s->bank >= d->banks || s->tokens == 0) return 0;
+    uint32_t routed = d->bank[s->bank].routed;
+    if (s->top_k > routed) return 0;
+    for (uint32_t t = 0; t < s->tokens; t++) {
+        const int32_t *id = s->ids + (size_t)t * s->top_k;
+        for (uint32_t k = 0; k < s->top_k; k++)
+            if (id[k] < 0 || (uint32_t)id[k] >= routed || (k && id[k] <= id[k - 1])) return 0;
+    }
+    return 1;
+}
+
+/* Counting sort of (expert, token) pairs by expert; tokens stay ascending. */
+static void group_by_expert(struct duck_work *w, const struct duck_step *s)
+{
+    uint32_t routed = w->d->bank[s->bank].routed, *end = w->pair_end, pair = 0;
+    memset(end, 0, w->experts * sizeof *end);
+    for (size_t i = 0; i < (size_t)s->tokens * s->top_k; i++) end[s->ids[i]]++;
+    for (uint32_t e = 0; e < w->experts; e++) {
+        uint32_t pairs = e < routed ? end[e] : s->tokens;
+        end[e] = pair;
+        if (pairs) w->active[w->actives++] = (struct active){e, pair, pairs};
+        pair += pairs;
+    }
+    for (uint32_t t = 0; t < s->tokens; t++) {
+        for (uint32_t k = 0; k < s->top_k; k++) {
+            size_t i = (size_t)t * s->top_k + k;
+            uint32_t q = end[s->ids[i]]++;
+            w->token[q] = t;
+            w->weight[q] = s->weights[i];
+        }
+        for (uint32_t e = routed; e < w->experts; e++) {
+            uint32_t q = end[e]++;
+            w->token[q] = t;
+            w->weight[q] = 1.0f;
+        }
+    }
+}
+
+/* How many units of `bytes` of weights, used by `tokens` tokens, make a task; within 1 .. most. */
+static uint32_t units_per_task(size_t bytes, uint64_t tokens, uint32_t most)
+{
+    uint64_t cost = bytes * (TOKENS_PER_DECODE - 1 + tokens) / TOKENS_PER_DECODE;
+    uint64_t units = (TASK_BYTES + cost - 1) / (cost ? cost : 1);
+    return units < 1 ? 1 : units > most ? most : (uint32_t)units;
+}
+
+static void plan_hidden(struct duck_work *w, struct part *p)
+{
+    const struct duck__run *r = p->run;
+    uint32_t tasks = 0;
+    p->first_hidden = w->tasks[DUCK_HIDDEN];
+    for (uint32_t i = 0; i < w->actives; i++) {
+        uint32_t slices = units_per_task(2 * r->gate_up_panel, w->active[i].pairs, r->count);
+        if (w->active[i].pairs == 1 && slices < CHUNK_SLICES) slices = CHUNK_SLICES;
+        p->task[i] = tasks;
+        p->slices[i] = slices;
+        tasks += (r->count + slices - 1) / slices;
+    }
+    p->task[w->actives] = tasks;
+    w->tasks[DUCK_HIDDEN] += tasks;
+}
+
+static void plan_down(struct duck_work *w, struct part *p)
+{
+    const struct duck_core *d = w->d;
+    const struct duck__run *r = p->run;
+    for (uint32_t i = 0; i < w->actives; i++) {
+        const struct active *a = &w->active[i];
+        p->expert[i] = (struct fp9_down_expert){
+            .panels = duck__panel(r, a->expert, DUCK_DOWN, 0),
+            .scales = duck__scales(d, r, a->expert, DUCK_DOWN),
+            .column = r->column[a->expert],
+            .pair = a->pair,
+            .pairs = a->pairs,
+        };
+    }
+    p->down = (struct fp9_down){
+        .expert = p->expert,
+        .experts = w->actives,
+        .first_slice = r->first,
+        .slices = r->count,
+        .scale_stride = r->column_blocks,
+        .tokens = w->tokens,
+        .token = w->token,
+        .hs = p->hs,
+        .hs_stride = (size_t)w->pairs * 8,
+        .out = w->partial + (size_t)p->subtree * w->tokens * d->hidden,
+        .out_subtree = (size_t)w->tokens * d->hidden,
+        .out_token = d->hidden,
+    };
+    enum { GROUP = 4 }; // row panels that the down product takes at a time
+    uint64_t per_expert = w->actives ? w->pairs / w->actives : 0;
+    uint32_t groups = (d->hidden / 8 + GROUP - 1) / GROUP;
+    p->row_panels = GROUP * units_per_task(GROUP * r->down_panel * w->actives, per_expert, groups);
+    p->first_down = w->tasks[DUCK_DOWN_ROWS];
+    w->tasks[DUCK_DOWN_ROWS] += (d->hidden / 8 + p->row_panels - 1) / p->row_panels;
+}
+
+static void prepare_rows(struct duck_work *w, uint32_t first, uint32_t end)
+{
+    for (uint32_t t = first; t < end; t++) {
+        size_t at = (size_t)t * w->d->hidden;
+        w->d->k->prepare(w->x + at, w->d->hidden, w->xs + at);
+    }
+}
+
+struct duck_work *duck_work_begin(const struct duck_core *d, void *scratch, size_t bytes,
+                                  const struct duck_step *step)
+{
+    if (!step_is_possible(d, step)) return NULL;
+    struct duck__arena count = {0}, a = {.memory = scratch};
+    lay_out(&count, d, step->bank, step->tokens, step->top_k);
+    if (count.used > bytes) return NULL;
+    struct duck_work *w = lay_out(&a, d, step->bank, step->tokens, step->top_k);
+    w->x = step->x;
+    group_by_expert(w, step);
+    uint32_t subtree = 0;
+    for (uint32_t i = 0; i < w->parts; i++) {
+        struct part *p = &w->part[i];
+        p->subtree = subtree;
+        for (uint32_t s = 0; s < p->run->count; subtree++)
+            s += 1u << fp9_subtree_level(p->run->first + s, p->run->count - s);
+        plan_hidden(w, p);
+        plan_down(w, p);
+        w->read_experts += w->actives;
+        w->read_bytes += (uint64_t)w->actives * p->run->weight_bytes;
+    }
+    if ((size_t)w->tokens * d->hidden <= INLINE_PREPARE) {
+        prepare_rows(w, 0, w->tokens);
+    } else {
+        w->prepare_rows = PREPARE_FLOATS / d->hidden + 1;
+        w->tasks[DUCK_PREPARE] = (w->tokens + w->prepare_rows - 1) / w->prepare_rows;
+    }
+    return w;
+}
+
+uint32_t duck_work_tasks(const struct duck_work *w, enum duck_phase phase)
+{
+    return w->tasks[phase];
+}
+
+/* Gate, up and silu of slices [first, first + count), count <= CHUNK_SLICES, for pairs [pair, pair + pairs).
+ */
+static void hidden_chunk(const struct duck_work *w, const struct part *p, uint32_t expert, uint32_t first,
+                         uint32_t count, uint32_t pair, uint32_t pairs)
+{
+    enum { WIDTH = 8 * CHUNK_SLICES };
+    float g[CHUNK_TOKENS * WIDTH] __attribute__((aligned(64)));
+    float u[CHUNK_TOKENS * WIDTH] __attribute__((aligned(64)));
+    float hs[WIDTH] __attribute__((aligned(64)));
+    const struct duck_core *d = w->d;
+    const struct duck__run *r = p->run;
+    struct fp9_matrix m[2];
+    for (int i = 0; i < 2; i++)
+        m[i] = (struct fp9_matrix){
+            .panels = duck__panel(r, expert, i ? DUCK_UP : DUCK_GATE, 0),
+            .panel_stride = 2 * r->gate_up_panel,
+            .scales = duck__scales(d, r, expert, i ? DUCK_UP : DUCK_GATE),
+            .scale_stride = d->hidden_blocks,
+            .inputs = d->hidden,
+            .panel_count = r->count,
+            .first_output = r->column[expert],
+        };
+    struct fp9_rows x = {w->xs, d->hidden, w->token + pair, pairs};
+    d->k->dot2(&m[0], &m[1], first, count, &x, g, u, WIDTH);
+    for (uint32_t q = 0; q < pairs; q++) {
+        d->k->expert(g + q * WIDTH, u + q * WIDTH, w->weight[pair + q], 8 * count, hs);
+        for (uint32_t s = 0; s < count; s++)
+            memcpy(p->hs + ((size_t)(first + s) * w->pairs + pair + q) * 8, hs + 8 * s, 8 * sizeof(float));
+    }
+}
+
+static void run_hidden(const struct duck_work *w, uint32_t task)
+{
+    const struct part *p = w->part;
+    while (p + 1 < w->part + w->parts && task >= p[1].first_hidden) p++;
+    task -= p->first_hidden;
+    uint32_t low = 0, high = w->actives; // the last active expert whose first task is not beyond `task`
+    while (high - low > 1) {
+        uint32_t middle = (low + high) / 2;
+        if (p->task[middle] <= task)
+            low = middle;
+        else
+            high = middle;
+    }
+    const struct active *a = &w->active[low];
+    uint32_t first = (task - p->task[low]) * p->slices[low], end = first + p->slices[low];
+    if (end > p->run->count) end = p->run->count;
+    for (uint32_t s = first; s < end; s += CHUNK_SLICES)
+        for (uint32_t q = 0; q < a->pairs; q += CHUNK_TOKENS)
+            hidden_chunk(w, p, a->expert, s, end - s < CHUNK_SLICES ? end - s : CHUNK_SLICES, a->pair + q,
+                         a->pairs - q < CHUNK_TOKENS ? a->pairs - q : CHUNK_TOKENS);
+}
+
+static void run_down(const struct duck_work *w, uint32_t task)
+{
+    const struct part *p = w->part;
+    while (p + 1 < w->part + w->parts && task >= p[1].first_down) p++;
+    uint32_t first = (task - p->first_down) * p->row_panels, panels = w->d->hidden / 8;
+    w->d->k->down->rows(&p->down, first, panels - first < p->row_panels ? panels - first : p->row_panels);
+}
+
+void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task)
+{
+    if (phase == DUCK_HIDDEN) {
+        run_hidden(w, task);
+    } else if (phase == DUCK_DOWN_ROWS) {
+        run_down(w, task);
+    } else {
+        uint32_t first = task * w->prepare_rows, end = first + w->prepare_rows;
+        prepare_rows(w, first, end < w->tokens ? end : w->tokens);
+    }
+}
+
+float *duck_work_partial(const struct duck_work *w, uint32_t subtree)
+{
+    return w->partial + (size_t)subtree * w->tokens * w->d->hidden;
+}
+
+void duck_work_reads(const struct duck_work *w, uint64_t *experts, uint64_t *bytes)
+{
+    *experts = w->read_experts;
+    *bytes = w->read_bytes;
+}
