@@ -28,11 +28,16 @@ struct shard {
     struct safetensors header;
 };
 
+/* One line of the table of names. */
+struct name_entry {
+    const struct tensor *tensor;
+};
+
 struct checkpoint {
     struct shard *shards; // (shard_count) by ascending name
     uint32_t shard_count;
-    struct tensor *tensors;        // (tensor_count) by (file, offset)
-    const struct tensor **by_name; // (tensor_count) by ascending name
+    struct tensor *tensors;     // (tensor_count) by (file, offset)
+    struct name_entry *by_name; // (tensor_count) by ascending name
     size_t tensor_count;
     uint64_t bytes;
     char *dir;
@@ -139,7 +144,8 @@ static int open_listed_shards(struct checkpoint *c, const struct index_entry *e,
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
+    const struct name_entry *x = a, *y = b;
+    return strcmp(x->tensor->name, y->tensor->name);
 }
 
 /* Moves the shards' tensors into one table and sorts the names. */
@@ -157,7 +163,7 @@ static int build_table(struct checkpoint *c, struct error *err)
         for (size_t i = 0; i < s->count; i++, n++) {
             c->tensors[n] = s->tensors[i];
             c->tensors[n].file = f;
-            c->by_name[n] = &c->tensors[n];
+            c->by_name[n].tensor = &c->tensors[n];
             c->bytes += s->tensors[i].bytes;
         }
         free(s->tensors); // the names stay
@@ -165,10 +171,11 @@ static int build_table(struct checkpoint *c, struct error *err)
     }
     if (n) qsort(c->by_name, n, sizeof *c->by_name, compare_names);
     for (size_t i = 1; i < n; i++)
-        if (strcmp(c->by_name[i - 1]->name, c->by_name[i]->name) == 0)
+        if (strcmp(c->by_name[i - 1].tensor->name, c->by_name[i].tensor->name) == 0)
             return error_set(err, -EINVAL, "%s: tensor %s is also in %s",
-                             json_path_tail(c->shards[c->by_name[i]->file].path), c->by_name[i]->name,
-                             strrchr(c->shards[c->by_name[i - 1]->file].path, '/') + 1);
+                             json_path_tail(c->shards[c->by_name[i].tensor->file].path),
+                             c->by_name[i].tensor->name,
+                             strrchr(c->shards[c->by_name[i - 1].tensor->file].path, '/') + 1);
     return 0;
 }
 
@@ -296,8 +303,8 @@ const struct tensor *checkpoint_tensor(const struct checkpoint *c, size_t i)
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
-    const struct tensor key = {.name = name}, *wanted = &key;
-    const struct tensor **hit =
-        bsearch(&wanted, c->by_name, c->tensor_count, sizeof *c->by_name, compare_names);
-    return hit ? *hit : NULL;
+    const struct tensor named = {.name = name};
+    const struct name_entry key = {&named},
+                            *hit = bsearch(&key, c->by_name, c->tensor_count, sizeof key, compare_names);
+    return hit ? hit->tensor : NULL;
 }

@@ -76,10 +76,9 @@ static int check_duplicates(const cJSON *item, const char *name, struct error *e
     if (!keys) return error_set(err, -ENOMEM, "%s: no memory for %zu keys", name, count);
     const char *twice = duplicate_key(item, count, keys);
     int rc = 0;
-    if (twice) {
-        cJSON shown = {.type = cJSON_String, .valuestring = (char *)(uintptr_t)twice};
-        rc = error_set(err, -EINVAL, "%s: key %s occurs twice in one object", name, json_show(&shown).s);
-    }
+    if (twice)
+        rc =
+            error_set(err, -EINVAL, "%s: key %s occurs twice in one object", name, json_show_string(twice).s);
     if (keys != few) free(keys);
     return rc;
 }
@@ -171,23 +170,29 @@ bool json_uint(const cJSON *item, uint64_t *out)
     return (double)*out == d;
 }
 
-struct json_text json_show(const cJSON *item)
+struct json_text json_show_string(const char *text)
 {
-    struct json_text t = {""};
-    if (!item)
-        snprintf(t.s, sizeof t.s, "missing");
-    else if (cJSON_IsNumber(item))
-        snprintf(t.s, sizeof t.s, "%.17g", item->valuedouble);
-    else if (cJSON_IsString(item))
-        snprintf(t.s, sizeof t.s - 1, "\"%.*s", (int)sizeof t.s - 4, item->valuestring);
-    else if (cJSON_IsBool(item))
-        snprintf(t.s, sizeof t.s, "%s", cJSON_IsTrue(item) ? "true" : "false");
-    else if (cJSON_IsNull(item))
-        snprintf(t.s, sizeof t.s, "null");
-    else
-        snprintf(t.s, sizeof t.s, "%s", cJSON_IsArray(item) ? "an array" : "an object");
-    if (cJSON_IsString(item)) strcat(t.s, "\"");
+    struct json_text t;
+    snprintf(t.s, sizeof t.s, "\"%.*s\"", (int)sizeof t.s - 3, text);
     for (char *p = t.s; *p; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+    return t;
+}
+
+struct json_text json_show(const cJSON *item)
+{
+    if (cJSON_IsString(item)) return json_show_string(item->valuestring);
+    struct json_text t;
+    if (cJSON_IsNumber(item)) {
+        snprintf(t.s, sizeof t.s, "%.17g", item->valuedouble);
+        return t;
+    }
+    snprintf(t.s, sizeof t.s, "%s",
+             !item                 ? "missing"
+             : cJSON_IsTrue(item)  ? "true"
+             : cJSON_IsFalse(item) ? "false"
+             : cJSON_IsNull(item)  ? "null"
+             : cJSON_IsArray(item) ? "an array"
+                                   : "an object");
     return t;
 }

@@ -33,6 +33,7 @@ struct json_text {
     char s[72];
 };
 struct json_text json_show(const cJSON *item);
+struct json_text json_show_string(const char *text);
 
 /* The end of a path that still fits into a message beside the rest. */
 const char *json_path_tail(const char *path);

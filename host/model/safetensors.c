@@ -104,12 +104,10 @@ static int read_name(const struct parse *p, struct tensor *t, const char *name, 
     size_t n = strlen(name);
     bool printable = n > 0;
     for (size_t i = 0; i < n; i++) printable &= (unsigned char)name[i] > 0x20 && name[i] != 0x7f;
-    if (n > SAFETENSORS_MAX_NAME || !printable) {
-        cJSON shown = {.type = cJSON_String, .valuestring = (char *)(uintptr_t)name};
+    if (n > SAFETENSORS_MAX_NAME || !printable)
         return error_set(p->err, -EINVAL,
                          "%s: tensor name %s (%zu bytes) must be 1 to %u printable characters", p->name,
-                         json_show(&shown).s, n, SAFETENSORS_MAX_NAME);
-    }
+                         json_show_string(name).s, n, SAFETENSORS_MAX_NAME);
     t->name = memcpy(*arena, name, n + 1);
     *arena += n + 1;
     return 0;
