@@ -36,6 +36,9 @@ int plan_without(struct plan *out, const struct plan *old, uint32_t lost, const 
                  struct error *err);
 void plan_free(struct plan *p);
 
+/* Bytes of duck memory that a run of `count` slices of a bank needs. */
+uint64_t plan_run_bytes(uint32_t hidden, const struct duck_bank_shape *bank, uint32_t count);
+
 /* ---- the tree ---- */
 
 /* Adds complete subtrees into the final vector. Nodes arrive in any order; whichever completes a pair adds
