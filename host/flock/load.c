@@ -1,0 +1,155 @@
+/* load.c: list all experts, sort them by place in the files, let the pool's threads hand them over. */
+#include "host/flock/load.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "host/util/log.h"
+
+/* One expert: its three matrices, which lie side by side in the file. */
+struct item {
+    struct weight weight[3];
+    struct transport_matrix matrix[3];
+    uint32_t file;
+    uint64_t offset, bytes;
+};
+
+struct loading {
+    struct transport *transport;
+    struct item *item;
+    size_t items;
+    struct progress progress;
+    _Atomic uint64_t bytes_done;
+    // The first item that failed, in order, so that the message does not depend on timing.
+    _Atomic size_t failed; // SIZE_MAX: none
+    pthread_mutex_t mutex; // of rc and err
+    int rc;
+    struct error *err;
+};
+
+static const char *const matrix_name[] = {
+    [DUCK_GATE] = "gate_proj", [DUCK_UP] = "up_proj", [DUCK_DOWN] = "down_proj"};
+
+static int find_weight(struct weight *out, const struct transport_matrix *m, const struct model *model,
+                       uint32_t hidden, struct error *err)
+{
+    const struct model_config *c = &model->config;
+    bool down = m->which == DUCK_DOWN;
+    uint64_t rows = down ? hidden : m->tensor_width, cols = down ? m->tensor_width : hidden;
+    const char *name = matrix_name[m->which];
+    if (model_layer_is_dense(c, m->bank)) {
+        return checkpoint_matrix(model->checkpoint, out, rows, cols, err, "model.layers.%u.mlp.%s.weight",
+                                 m->bank, name);
+    }
+    if (m->expert < c->experts) {
+        return checkpoint_matrix(model->checkpoint, out, rows, cols, err,
+                                 "model.layers.%u.mlp.experts.%u.%s.weight", m->bank, m->expert, name);
+    }
+    return checkpoint_matrix(model->checkpoint, out, rows, cols, err,
+                             "model.layers.%u.mlp.shared_experts.%s.weight", m->bank, name);
+}
+
+/* Always-on experts are the parts of one wide tensor. */
+static int list_expert(struct item *it, const struct plan *plan, uint32_t bank, uint32_t expert,
+                       const struct model *model, struct error *err)
+{
+    const struct duck_bank_shape *s = &plan->bank[bank];
+    bool always = expert >= s->routed;
+    for (int which = DUCK_GATE; which <= DUCK_DOWN; which++) {
+        struct transport_matrix *m = &it->matrix[which];
+        *m = (struct transport_matrix){.bank = bank,
+                                       .expert = expert,
+                                       .which = (enum duck_matrix)which,
+                                       .column = always ? (expert - s->routed) * s->width : 0,
+                                       .tensor_width = always ? s->always * s->width : s->width};
+        int rc = find_weight(&it->weight[which], m, model, plan->hidden, err);
+        if (rc != 0) return rc;
+        const struct tensor *t = checkpoint_find(model->checkpoint, it->weight[which].name);
+        it->bytes += t->bytes / (m->tensor_width / s->width);
+        if (which == DUCK_GATE) {
+            it->file = t->file;
+            it->offset = t->file_offset;
+        }
+    }
+    return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    return x->matrix[0].expert < y->matrix[0].expert
+               ? -1
+               : x->matrix[0].expert > y->matrix[0].expert; // parts of one tensor
+}
+
+static int list_items(struct loading *l, const struct plan *plan, const struct model *model,
+                      struct error *err)
+{
+    size_t count = 0, n = 0;
+    for (uint32_t b = 0; b < plan->banks; b++) count += plan->bank[b].routed + plan->bank[b].always;
+    l->item = calloc(count, sizeof *l->item);
+    if (!l->item) return error_set(err, -ENOMEM, "no memory for a list of %zu experts", count);
+    l->items = count;
+    for (uint32_t b = 0; b < plan->banks; b++) {
+        for (uint32_t e = 0; e < plan->bank[b].routed + plan->bank[b].always; e++) {
+            int rc = list_expert(&l->item[n++], plan, b, e, model, err);
+            if (rc != 0) return rc;
+        }
+    }
+    qsort(l->item, count, sizeof *l->item, by_place);
+    return 0;
+}
+
+static int load_expert(struct transport *t, struct item *it, struct error *err)
+{
+    for (int which = DUCK_GATE; which <= DUCK_DOWN; which++) {
+        it->matrix[which].weight = &it->weight[which]; // not before sorting: items moved
+        int rc = t->ops->load(t, &it->matrix[which], err);
+        if (rc != 0) return rc;
+    }
+    return 0;
+}
+
+static void load_item(void *arg, size_t task, unsigned worker)
+{
+    (void)worker;
+    struct loading *l = arg;
+    if (task > atomic_load(&l->failed)) return;
+    struct item *it = &l->item[task];
+    struct error err = {0};
+    int rc = load_expert(l->transport, it, &err);
+    if (rc != 0) {
+        pthread_mutex_lock(&l->mutex);
+        if (task < atomic_load(&l->failed)) {
+            atomic_store(&l->failed, task);
+            l->rc = rc;
+            if (l->err) *l->err = err;
+        }
+        pthread_mutex_unlock(&l->mutex);
+        return;
+    }
+    progress_update(&l->progress, (double)(atomic_fetch_add(&l->bytes_done, it->bytes) + it->bytes));
+}
+
+int flock_load(struct transport *t, const struct plan *plan, const struct model *model, struct pool *pool,
+               struct error *err)
+{
+    struct loading l = {.transport = t, .failed = SIZE_MAX, .mutex = PTHREAD_MUTEX_INITIALIZER, .err = err};
+    int rc = list_items(&l, plan, model, err);
+    if (rc == 0) {
+        double total = 0;
+        for (size_t i = 0; i < l.items; i++) total += (double)l.item[i].bytes;
+        bool large = total >= 1e10;
+        progress_begin(&l.progress, "loading experts", large ? "GB" : "MB", total, large ? 1e9 : 1e6);
+        pool_run(pool, load_item, &l, l.items);
+        progress_end(&l.progress);
+        rc = l.rc;
+    }
+    pthread_mutex_destroy(&l.mutex);
+    free(l.item);
+    return rc;
+}

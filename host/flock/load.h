@@ -1,0 +1,13 @@
+/* load.h: every expert's weights, from the mapped checkpoint to the ducks. */
+#ifndef DUCKD_HOST_FLOCK_LOAD_H
+#define DUCKD_HOST_FLOCK_LOAD_H
+
+#include "host/flock/transport.h"
+#include "host/model/model.h"
+
+/* First checks that all tensors are there with the shapes the config demands, then loads them in the order
+ * of the files, in parallel. */
+int flock_load(struct transport *t, const struct plan *plan, const struct model *model, struct pool *pool,
+               struct error *err);
+
+#endif

@@ -1,0 +1,30 @@
+/* spec.h: --flock's argument: "local", "local:N" or a JSON file (docs/flock.md), as a list of ducks. */
+#ifndef DUCKD_HOST_FLOCK_SPEC_H
+#define DUCKD_HOST_FLOCK_SPEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "host/flock/plan.h"
+#include "host/util/error.h"
+
+#define FLOCK_MAX_DUCKS 256u
+
+struct spec_duck {
+    char name[48];
+    struct plan_duck plan; // weight and memory
+};
+
+struct flock_spec {
+    const struct transport_ops *transport;
+    uint32_t ducks;
+    struct spec_duck *duck; // (ducks)
+};
+
+int flock_spec_read(struct flock_spec *out, const char *text, struct error *err);
+/* The parser of the JSON form; `name` is used in messages only. */
+int flock_spec_parse(struct flock_spec *out, const char *json, size_t length, const char *name,
+                     struct error *err);
+void flock_spec_free(struct flock_spec *s);
+
+#endif
