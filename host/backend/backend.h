@@ -25,6 +25,12 @@
 #include "host/model/model.h"
 #include "host/util/pool.h"
 
+/* The one switch for what the MTP layer is fed: the main model's hidden state after (1) or before (0) its
+ * final norm. A wrong choice costs acceptance silently; after is what the published weights were trained
+ * with.
+ */
+#define BACKEND_MTP_HIDDEN_AFTER_FINAL_NORM 1
+
 enum kv_dtype { KV_F32, KV_BF16, KV_FP8 };
 
 /* What `logits --dump` and tests look at; called as the values are made, rows in ascending position.
