@@ -7,6 +7,7 @@ enum {
                   // stays within what the line buffers hold; measured best among 1, 2, 4 KB (bench-duck)
     STREAMS = 4,  // panels read at once by one token: the chain of a panel is sequential by contract, so four
                   // panels give the four independent FMAs that cover the FMA's latency
+    FEW = 4,      // tokens up to which decoding into L1 first costs more than it saves
     TOKENS = 6,   // tokens x 2 panels = 12 accumulators, which with 2 weights and x fill the 16 registers
     BLOCK_FLOATS = FP9_BLOCK * FP9_LANES,
 };
@@ -25,73 +26,114 @@ static struct stream stream_of(const struct fp9_matrix *m, size_t p, float *y)
     return (struct stream){m->panels + p * m->panel_stride, m->scales + row * m->scale_stride, y};
 }
 
-/* ---- one token: the weights are used straight from the registers ---- */
+/* ---- up to FEW tokens: weights go from the registers they were made in straight into the products ---- */
 
-FP9__INLINE void gemv_tile(const uint8_t *const at[], size_t body, size_t sign, unsigned n, const float *x,
-                           __m256 acc[])
+FP9__INLINE void few_tile(const uint8_t *const at[], size_t body, size_t sign, unsigned n,
+                          const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
 {
     __m256i signs[STREAMS];
+    FP9__UNROLL
     for (unsigned i = 0; i < n; i++) {
         _mm_prefetch((const char *)(at[i] + body + AHEAD), _MM_HINT_T0);
         signs[i] = fp9__signs(at[i] + sign);
     }
+    FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
         __m256i b[STREAMS];
+        FP9__UNROLL
         for (unsigned i = 0; i < n; i++)
             b[i] = _mm256_load_si256((const __m256i *)(at[i] + body + 32 * half));
+        FP9__UNROLL
         for (unsigned k = 0; k < 4; k++) {
-            __m256 xk = _mm256_broadcast_ss(x + 4 * half + k);
+            __m256 xk[FEW];
+            FP9__UNROLL
+            for (unsigned t = 0; t < tokens; t++) xk[t] = _mm256_broadcast_ss(x[t] + input + 4 * half + k);
+            FP9__UNROLL
             for (unsigned i = 0; i < n; i++) {
-                acc[i] = _mm256_fmadd_ps(fp9__weight(b[i], signs[i], k), xk, acc[i]);
+                __m256 w = fp9__weight(b[i], signs[i], k);
+                FP9__UNROLL
+                for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_fmadd_ps(w, xk[t], acc[i][t]);
                 signs[i] = _mm256_add_epi32(signs[i], signs[i]);
             }
         }
     }
 }
 
-FP9__INLINE void gemv(const struct stream s[], unsigned n, size_t inputs, const float *x)
+FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const float *const x[],
+                     unsigned tokens, size_t y_stride)
 {
     size_t tiles = fp9__tiles(inputs);
     const uint8_t *at[STREAMS];
-    __m256 sum[STREAMS], acc[STREAMS];
+    __m256 sum[STREAMS][FEW], acc[STREAMS][FEW];
+    FP9__UNROLL
     for (unsigned i = 0; i < n; i++) {
         at[i] = s[i].panel;
-        sum[i] = _mm256_setzero_ps();
+        FP9__UNROLL
+        for (unsigned t = 0; t < tokens; t++) sum[i][t] = _mm256_setzero_ps();
     }
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t group = fp9__group_tiles(tiles, first), signs = group * FP9__TILE_BODY;
+        FP9__UNROLL
         for (unsigned i = 0; i < n; i++) {
-            acc[i] = _mm256_setzero_ps();
+            FP9__UNROLL
+            for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_setzero_ps();
             _mm_prefetch((const char *)(at[i] + signs + AHEAD), _MM_HINT_T0); // the group's signs: two lines
             _mm_prefetch((const char *)(at[i] + signs + 64 + AHEAD), _MM_HINT_T0);
         }
-        for (size_t t = 0; t < group; t++, x += FP9_TILE_INPUTS)
-            gemv_tile(at, t * FP9__TILE_BODY, signs + t * FP9__TILE_SIGN, n, x, acc);
+        for (size_t t = 0; t < group; t++)
+            few_tile(at, t * FP9__TILE_BODY, signs + t * FP9__TILE_SIGN, n, x, (first + t) * FP9_TILE_INPUTS,
+                     tokens, acc);
+        FP9__UNROLL
         for (unsigned i = 0; i < n; i++) {
+            __m256 scale = _mm256_broadcast_ss(s[i].scales + first / FP9__GROUP_TILES);
+            FP9__UNROLL
+            for (unsigned t = 0; t < tokens; t++) sum[i][t] = _mm256_fmadd_ps(scale, acc[i][t], sum[i][t]);
             at[i] += FP9__GROUP_BYTES;
-            sum[i] =
-                _mm256_fmadd_ps(_mm256_broadcast_ss(s[i].scales + first / FP9__GROUP_TILES), acc[i], sum[i]);
         }
     }
-    for (unsigned i = 0; i < n; i++) _mm256_storeu_ps(s[i].y, sum[i]);
+    FP9__UNROLL
+    for (unsigned i = 0; i < n; i++) FP9__UNROLL
+    for (unsigned t = 0; t < tokens; t++) _mm256_storeu_ps(s[i].y + t * y_stride, sum[i][t]);
 }
 
-static void one_token(const struct stream *s, size_t n, size_t inputs, const float *x)
+static const float *row_of(const struct fp9_rows *x, size_t t)
 {
-    switch (n) {
-    case 1:
-        gemv(s, 1, inputs, x);
-        break;
-    case 2:
-        gemv(s, 2, inputs, x);
-        break;
-    case 3:
-        gemv(s, 3, inputs, x);
-        break;
-    default:
-        gemv(s, STREAMS, inputs, x);
-        break;
+    return x->xs + (x->row ? x->row[t] : t) * x->stride;
+}
+
+/* n <= STREAMS panels with one token, n <= 2 with more. A function of its own per size: the compiler gives
+ * each all registers. */
+#define FEW_FUNCTION(N, T)                                                                                   \
+    static __attribute__((noinline)) void few_##N##_##T(const struct stream *s, size_t inputs,               \
+                                                        const float *const *x, size_t y_stride)              \
+    {                                                                                                        \
+        few(s, N, inputs, x, T, y_stride);                                                                   \
     }
+FEW_FUNCTION(1, 1)
+FEW_FUNCTION(2, 1)
+FEW_FUNCTION(3, 1)
+FEW_FUNCTION(4, 1)
+FEW_FUNCTION(1, 2)
+FEW_FUNCTION(2, 2)
+FEW_FUNCTION(1, 3)
+FEW_FUNCTION(2, 3)
+FEW_FUNCTION(1, 4)
+FEW_FUNCTION(2, 4)
+
+typedef void few_fn(const struct stream *s, size_t inputs, const float *const *x, size_t y_stride);
+
+static void few_tokens(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
+                       size_t y_stride)
+{
+    static few_fn *const one[STREAMS] = {few_1_1, few_2_1, few_3_1, few_4_1};
+    static few_fn *const several[FEW - 1][2] = {{few_1_2, few_2_2}, {few_1_3, few_2_3}, {few_1_4, few_2_4}};
+    const float *x[FEW];
+    for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
+    if (rows->count == 1) {
+        one[n - 1](s, inputs, x, y_stride);
+        return;
+    }
+    for (size_t i = 0; i < n; i += 2) several[rows->count - 2][n - i > 1](s + i, inputs, x, y_stride);
 }
 
 /* ---- several tokens: a block of a panel is decoded once into L1 and used for all of them ---- */
@@ -111,59 +153,58 @@ FP9__INLINE void micro(const float *w, unsigned panels, const float *const x[], 
                        size_t inputs, const float scale[], float *const y[], size_t y_stride)
 {
     __m256 acc[2][TOKENS];
-    for (unsigned p = 0; p < panels; p++)
-        for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) FP9__UNROLL
+    for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
     for (size_t i = 0; i < inputs; i++) {
         __m256 wi[2];
+        FP9__UNROLL
         for (unsigned p = 0; p < panels; p++) wi[p] = _mm256_load_ps(w + p * BLOCK_FLOATS + 8 * i);
+        FP9__UNROLL
         for (unsigned t = 0; t < tokens; t++) {
             __m256 xi = _mm256_broadcast_ss(x[t] + i);
+            FP9__UNROLL
             for (unsigned p = 0; p < panels; p++) acc[p][t] = _mm256_fmadd_ps(wi[p], xi, acc[p][t]);
         }
     }
-    for (unsigned p = 0; p < panels; p++)
-        for (unsigned t = 0; t < tokens; t++) {
-            float *out = y[p] + t * y_stride;
-            _mm256_storeu_ps(out, _mm256_fmadd_ps(_mm256_set1_ps(scale[p]), acc[p][t], _mm256_loadu_ps(out)));
-        }
-}
-
-FP9__INLINE void micro_tokens(const float *w, unsigned panels, const float *const x[], size_t tokens,
-                              size_t inputs, const float scale[], float *const y[], size_t y_stride)
-{
-    switch (tokens) {
-    case 1:
-        micro(w, panels, x, 1, inputs, scale, y, y_stride);
-        break;
-    case 2:
-        micro(w, panels, x, 2, inputs, scale, y, y_stride);
-        break;
-    case 3:
-        micro(w, panels, x, 3, inputs, scale, y, y_stride);
-        break;
-    case 4:
-        micro(w, panels, x, 4, inputs, scale, y, y_stride);
-        break;
-    case 5:
-        micro(w, panels, x, 5, inputs, scale, y, y_stride);
-        break;
-    default:
-        micro(w, panels, x, TOKENS, inputs, scale, y, y_stride);
-        break;
+    __asm__ volatile(""
+                     : "+r"(scale)); // the scales are not loaded before the loop, which needs all registers
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) FP9__UNROLL
+    for (unsigned t = 0; t < tokens; t++) {
+        float *out = y[p] + t * y_stride;
+        _mm256_storeu_ps(out, _mm256_fmadd_ps(_mm256_set1_ps(scale[p]), acc[p][t], _mm256_loadu_ps(out)));
     }
 }
 
-static const float *row_of(const struct fp9_rows *x, size_t t)
-{
-    return x->xs + (x->row ? x->row[t] : t) * x->stride;
-}
+/* A function of its own per size, for the registers' sake. */
+#define MICRO_FUNCTION(P, T)                                                                                 \
+    static                                                                                                   \
+        __attribute__((noinline)) void micro_##P##_##T(const float *w, const float *const *x, size_t inputs, \
+                                                       const float *scale, float *const *y, size_t y_stride) \
+    {                                                                                                        \
+        micro(w, P, x, T, inputs, scale, y, y_stride);                                                       \
+    }
+MICRO_FUNCTION(1, 3)
+MICRO_FUNCTION(1, 4)
+MICRO_FUNCTION(1, 5)
+MICRO_FUNCTION(1, 6)
+MICRO_FUNCTION(2, 3)
+MICRO_FUNCTION(2, 4)
+MICRO_FUNCTION(2, 5)
+MICRO_FUNCTION(2, 6)
+
+typedef void micro_fn(const float *w, const float *const *x, size_t inputs, const float *scale,
+                      float *const *y, size_t y_stride);
 
 static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, const struct fp9_rows *rows,
                         size_t y_stride)
 {
     float w[2 * BLOCK_FLOATS] __attribute__((aligned(64)));
     size_t tiles = fp9__tiles(inputs);
-    size_t parts = (rows->count + TOKENS - 1) / TOKENS; // of nearly equal size: 7 is 4 + 3, not 6 + 1
+    size_t parts = (rows->count + TOKENS - 1) / TOKENS; // of nearly equal size, 3 tokens at least: 7 is 4 + 3
+    static micro_fn *const size[2][4] = {{micro_1_3, micro_1_4, micro_1_5, micro_1_6},
+                                         {micro_2_3, micro_2_4, micro_2_5, micro_2_6}};
     for (unsigned p = 0; p < panels; p++)
         for (size_t t = 0; t < rows->count; t++) _mm256_storeu_ps(s[p].y + t * y_stride, _mm256_setzero_ps());
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
@@ -179,10 +220,7 @@ static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, 
             float *y[2] = {s[0].y + from * y_stride, panels > 1 ? s[1].y + from * y_stride : NULL};
             for (size_t t = 0; t < tokens; t++) x[t] = row_of(rows, from + t) + first * FP9_TILE_INPUTS;
             size_t n = group * FP9_TILE_INPUTS;
-            if (panels > 1)
-                micro_tokens(w, 2, x, tokens, n, scale, y, y_stride);
-            else
-                micro_tokens(w, 1, x, tokens, n, scale, y, y_stride);
+            size[panels - 1][tokens - 3](w, x, n, scale, y, y_stride);
         }
     }
 }
@@ -190,8 +228,8 @@ static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, 
 static void run_streams(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *x,
                         size_t y_stride)
 {
-    if (x->count == 1) {
-        one_token(s, n, inputs, row_of(x, 0));
+    if (x->count <= FEW) {
+        few_tokens(s, n, inputs, x, y_stride);
         return;
     }
     for (size_t i = 0; i < n; i += 2) many_tokens(s + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);

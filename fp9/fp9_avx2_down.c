@@ -8,11 +8,10 @@
 #include "fp9/fp9_down.h"
 
 enum {
-    CELLS = 2048,    // of 8 sums: 64 KiB of stack for slice sums and waiting nodes of the tree
+    CELLS = 4096,    // of 8 sums: 128 KiB of stack for slice sums and waiting nodes of the tree
     HOT_CELLS = 384, // slice sums kept at a time: 12 KiB, leaves room in L1 for weights and activations
-    PANELS_FEW = 4,  // row panels at a time: few tokens: long reads of each expert's panels
-    PANELS_MANY = 2, // many tokens: their sums fill L1, two panels still share the activations
-    TOKENS_MANY = 32,
+    PANELS = 4, // row panels of a pass: long reads of each expert's panels; activations are read once for all
+    PAIRS = 4,  // x 2 panels: eight chains cover the FMA's latency
 };
 
 struct nest {
@@ -39,41 +38,172 @@ static size_t first_pair(const struct fp9_down *d, const struct fp9_down_expert 
     return low;
 }
 
-/* One tile of an expert, all its tokens of the pass. */
-FP9__INLINE void tile_tokens(const __m256 w[8], __m256 scale, const float *hs, const uint32_t *token,
-                             size_t first_token, size_t pairs, __m256 *sums)
+/* One token, one slice of `panels` row panels: products straight from the registers the weights are made in.
+ */
+FP9__INLINE void one_token(const uint8_t *body, const uint8_t *sign, size_t panel_bytes, unsigned panels,
+                           const float *hs, const __m256 scale[], __m256 *sums)
 {
-    for (size_t q = 0; q < pairs; q++, hs += 8) {
-        __m256 blk = _mm256_setzero_ps();
-        for (unsigned k = 0; k < 8; k++) blk = _mm256_fmadd_ps(w[k], _mm256_broadcast_ss(hs + k), blk);
-        __m256 *sum = sums + (token[q] - first_token);
-        *sum = _mm256_fmadd_ps(scale, blk, *sum);
+    __m256i signs[2];
+    __m256 blk[2];
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) {
+        signs[p] = fp9__signs(sign + p * panel_bytes);
+        blk[p] = _mm256_setzero_ps();
+    }
+    FP9__UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        __m256i b[2];
+        FP9__UNROLL
+        for (unsigned p = 0; p < panels; p++)
+            b[p] = _mm256_load_si256((const __m256i *)(body + p * panel_bytes + 32 * half));
+        FP9__UNROLL
+        for (unsigned k = 0; k < 4; k++) {
+            __m256 h = _mm256_broadcast_ss(hs + 4 * half + k);
+            FP9__UNROLL
+            for (unsigned p = 0; p < panels; p++) {
+                blk[p] = _mm256_fmadd_ps(fp9__weight(b[p], signs[p], k), h, blk[p]);
+                signs[p] = _mm256_add_epi32(signs[p], signs[p]);
+            }
+        }
+    }
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) sums[p] = _mm256_fmadd_ps(scale[p], blk[p], sums[p]);
+}
+
+/* `tokens` neighbouring pairs with the decoded tiles of `panels` row panels. */
+FP9__INLINE void some_pairs(const float *w, unsigned panels, const __m256 scale[], const float *hs,
+                            unsigned pairs, const uint32_t *token, size_t first_token, size_t tokens,
+                            __m256 *sums)
+{
+    __m256 blk[2][PAIRS];
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) FP9__UNROLL
+    for (unsigned q = 0; q < pairs; q++) blk[p][q] = _mm256_setzero_ps();
+    FP9__UNROLL
+    for (unsigned k = 0; k < 8; k++) {
+        __m256 wk[2];
+        FP9__UNROLL
+        for (unsigned p = 0; p < panels; p++) wk[p] = _mm256_load_ps(w + 64 * p + 8 * k);
+        FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) {
+            __m256 h = _mm256_broadcast_ss(hs + 8 * q + k);
+            FP9__UNROLL
+            for (unsigned p = 0; p < panels; p++) blk[p][q] = _mm256_fmadd_ps(wk[p], h, blk[p][q]);
+        }
+    }
+    FP9__UNROLL
+    for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) {
+        __m256 *sum = sums + p * tokens + (token[q] - first_token);
+        *sum = _mm256_fmadd_ps(scale[p], blk[p][q], *sum);
     }
 }
 
-/* Adds expert e's part to the sums of slices [first, first + count). `next` is what will be read after it. */
+/* What one expert adds to two row panels (or one, the last): pairs [from, to), slices [first, first + count).
+ */
+struct share {
+    const struct nest *nest;
+    const uint8_t *panel;   // of the first of the two
+    const char *ahead;      // the same panel of the expert that is read next
+    const float *scales[2]; // of the two panels' rows
+    size_t column;          // of slice 0 in its scale block
+    size_t first, count, from, to;
+    __m256 *sums; // of the first panel and slice `first`
+};
+
+FP9__INLINE void prefetch(const struct share *h, unsigned panels, size_t body, size_t sign)
+{
+    for (unsigned p = 0; p < panels; p++) {
+        _mm_prefetch(h->ahead + p * h->nest->panel_bytes + body, _MM_HINT_T0);
+        if (sign % 64 == 0) _mm_prefetch(h->ahead + p * h->nest->panel_bytes + sign, _MM_HINT_T0);
+    }
+}
+
+FP9__INLINE void share_one(const struct share *h, unsigned panels)
+{
+    const struct nest *n = h->nest;
+    const float *hs = n->d->hs + h->first * n->d->hs_stride + 8 * h->from;
+    __m256 *sums = h->sums;
+    for (size_t s = h->first; s < h->first + h->count; s++, hs += n->d->hs_stride, sums += n->width) {
+        size_t body = fp9__body_offset(s), sign = fp9__sign_offset(n->tiles, s),
+               block = (h->column + 8 * s) / FP9_BLOCK;
+        __m256 scale[2];
+        FP9__UNROLL
+        for (unsigned p = 0; p < panels; p++) scale[p] = _mm256_broadcast_ss(h->scales[p] + block);
+        prefetch(h, panels, body, sign);
+        one_token(h->panel + body, h->panel + sign, n->panel_bytes, panels, hs, scale, sums);
+    }
+}
+
+FP9__INLINE void share_many(const struct share *h, unsigned panels)
+{
+    const struct nest *n = h->nest;
+    const uint32_t *token = n->d->token + h->from;
+    size_t pairs = h->to - h->from;
+    float w[2 * 64] __attribute__((aligned(64)));
+    for (size_t s = h->first; s < h->first + h->count; s++) {
+        size_t body = fp9__body_offset(s), sign = fp9__sign_offset(n->tiles, s),
+               block = (h->column + 8 * s) / FP9_BLOCK;
+        const float *hs = n->d->hs + s * n->d->hs_stride + 8 * h->from;
+        __m256 *sums = h->sums + (s - h->first) * n->width, scale[2];
+        prefetch(h, panels, body, sign);
+        FP9__UNROLL
+        for (unsigned p = 0; p < panels; p++) {
+            __m256 tile[8];
+            scale[p] = _mm256_broadcast_ss(h->scales[p] + block);
+            fp9__tile(h->panel + p * n->panel_bytes + body, h->panel + p * n->panel_bytes + sign, tile);
+            FP9__UNROLL
+            for (unsigned k = 0; k < 8; k++) _mm256_store_ps(w + 64 * p + 8 * k, tile[k]);
+        }
+        size_t q = 0;
+        for (; q + PAIRS <= pairs; q += PAIRS)
+            some_pairs(w, panels, scale, hs + 8 * q, PAIRS, token + q, n->token, n->tokens, sums);
+        for (; q < pairs; q++)
+            some_pairs(w, panels, scale, hs + 8 * q, 1, token + q, n->token, n->tokens, sums);
+    }
+}
+
+/* Functions of their own, so that the compiler gives each all registers. */
+static __attribute__((noinline)) void share_one_1(const struct share *h)
+{
+    share_one(h, 1);
+}
+
+static __attribute__((noinline)) void share_one_2(const struct share *h)
+{
+    share_one(h, 2);
+}
+
+static __attribute__((noinline)) void share_many_1(const struct share *h)
+{
+    share_many(h, 1);
+}
+
+static __attribute__((noinline)) void share_many_2(const struct share *h)
+{
+    share_many(h, 2);
+}
+
+/* Adds expert e's part to the sums of slices [first, first + count). `next` is the expert read after it. */
 static void expert_slices(const struct nest *n, const struct fp9_down_expert *e, size_t first, size_t count,
                           const struct fp9_down_expert *next)
 {
-    const struct fp9_down *d = n->d;
-    size_t from = first_pair(d, e, n->token), to = first_pair(d, e, n->token + n->tokens);
-    if (from == to) return;
-    for (size_t p = 0; p < n->panels; p++) {
+    struct share h = {.nest = n, .column = e->column, .first = first, .count = count};
+    h.from = first_pair(n->d, e, n->token);
+    h.to = first_pair(n->d, e, n->token + n->tokens);
+    if (h.from == h.to) return;
+    for (size_t p = 0; p < n->panels; p += 2) {
         size_t row = n->panel + p;
-        const uint8_t *panel = e->panels + row * n->panel_bytes;
-        const char *ahead = (const char *)next->panels + row * n->panel_bytes;
-        const float *scales = e->scales + 8 * row / FP9_BLOCK * d->scale_stride;
-        for (size_t s = first; s < first + count; s++) {
-            __m256 w[8];
-            __m256 scale = _mm256_broadcast_ss(scales + (e->column + 8 * s) / FP9_BLOCK);
-            size_t body = fp9__body_offset(s);
-            _mm_prefetch(ahead + body, _MM_HINT_T0);
-            if (s % 8 == 0) _mm_prefetch(ahead + fp9__sign_offset(n->tiles, s), _MM_HINT_T0);
-            fp9__tile(panel + body, panel + fp9__sign_offset(n->tiles, s), w);
-            __m256 *sums = n->sums + (s - first) * n->width + p * n->tokens;
-            tile_tokens(w, scale, d->hs + s * d->hs_stride + 8 * from, d->token + from, n->token, to - from,
-                        sums);
-        }
+        unsigned panels = n->panels - p > 1 ? 2 : 1;
+        h.panel = e->panels + row * n->panel_bytes;
+        h.ahead = (const char *)next->panels + row * n->panel_bytes;
+        h.sums = n->sums + p * n->tokens;
+        for (unsigned i = 0; i < panels; i++)
+            h.scales[i] = e->scales + 8 * (row + i) / FP9_BLOCK * n->d->scale_stride;
+        if (n->tokens == 1)
+            (panels == 2 ? share_one_2 : share_one_1)(&h);
+        else
+            (panels == 2 ? share_many_2 : share_many_1)(&h);
     }
 }
 
@@ -125,13 +255,12 @@ static void rows(const struct fp9_down *d, size_t first, size_t count)
     __m256 cells[CELLS];
     size_t levels = 0;
     while (d->slices >> levels) levels++; // more than any subtree has waiting nodes
-    size_t panels = d->tokens < TOKENS_MANY ? PANELS_FEW : PANELS_MANY;
-    size_t most = CELLS / (panels * (levels + 1));
+    size_t most = CELLS / (PANELS * (levels + 1));
     size_t parts = (d->tokens + most - 1) / most;
     struct nest n = {.d = d, .tiles = d->slices, .panel_bytes = fp9_panel_bytes(8 * d->slices)};
-    for (size_t p = 0; p < count; p += panels) {
+    for (size_t p = 0; p < count; p += PANELS) {
         n.panel = first + p;
-        n.panels = count - p < panels ? count - p : panels;
+        n.panels = count - p < PANELS ? count - p : PANELS;
         for (size_t part = 0; part < parts; part++) {
             n.token = d->tokens * part / parts;
             n.tokens = d->tokens * (part + 1) / parts - n.token;

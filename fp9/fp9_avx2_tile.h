@@ -12,6 +12,8 @@
 #include "fp9/fp9_layout.h"
 
 #define FP9__INLINE static inline __attribute__((always_inline))
+/* Before a loop of constant length over registers: unrolled late, their array would stay in memory. */
+#define FP9__UNROLL _Pragma("GCC unroll 16")
 
 FP9__INLINE __m256i fp9__signs(const uint8_t *sign)
 {
@@ -34,8 +36,10 @@ FP9__INLINE __m256 fp9__weight(__m256i body, __m256i signs, unsigned k)
 FP9__INLINE void fp9__tile(const uint8_t *body, const uint8_t *sign, __m256 w[8])
 {
     __m256i signs = fp9__signs(sign);
+    FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
         __m256i b = _mm256_load_si256((const __m256i *)(body + 32 * half));
+        FP9__UNROLL
         for (unsigned k = 0; k < 4; k++) {
             w[4 * half + k] = fp9__weight(b, signs, k);
             signs = _mm256_add_epi32(signs, signs);
