@@ -20,6 +20,8 @@
 struct loader {
     struct tokenizer *t;
     struct vocabulary vocabulary;
+    char *joined; // the two texts of a merge
+    size_t joined_capacity;
     struct error *err;
 };
 
@@ -132,55 +134,54 @@ static int read_vocabulary(struct loader *l, const cJSON *vocab)
 
 /* ---- merges ---- */
 
-/* The two halves of a merge, "a b" or ["a", "b"], and their concatenation, in one allocation: left, right,
- * both. */
-static char *merge_texts(const cJSON *item, const char *part[3])
+/* The halves of "a b" or ["a", "b"]; the first form is cut in place. */
+static bool split_merge(cJSON *item, const char **left, const char **right)
 {
-    const char *left = cJSON_GetStringValue(item), *right = NULL;
-    size_t left_length = 0;
-    if (left && (right = strchr(left, ' '))) {
-        left_length = (size_t)(right++ - left);
-        if (strchr(right, ' ')) right = NULL;
-    } else if (cJSON_IsArray(item) && cJSON_GetArraySize(item) == 2) {
-        left = cJSON_GetStringValue(item->child);
-        right = cJSON_GetStringValue(item->child->next);
-        left_length = left ? strlen(left) : 0;
+    char *space = cJSON_IsString(item) ? strchr(item->valuestring, ' ') : NULL;
+    if (space) {
+        *space = '\0';
+        *left = item->valuestring;
+        *right = space + 1;
+        return !strchr(*right, ' ');
     }
-    if (!left || !right) return NULL;
-    size_t right_length = strlen(right);
-    char *texts = malloc(2 * (left_length + right_length) + 3);
-    if (!texts) return NULL;
-    part[0] = texts;
-    part[1] = texts + left_length + 1;
-    part[2] = part[1] + right_length + 1;
-    char *both = texts + left_length + right_length + 2;
-    memcpy(texts, left, left_length);
-    texts[left_length] = '\0';
-    memcpy(texts + left_length + 1, right, right_length + 1);
-    memcpy(both, left, left_length);
-    memcpy(both + left_length, right, right_length + 1);
-    return texts;
+    if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2) return false;
+    *left = cJSON_GetStringValue(item->child);
+    *right = cJSON_GetStringValue(item->child->next);
+    return *left && *right;
 }
 
-static int read_merge(struct loader *l, const cJSON *item, uint32_t rank)
+/* left and right in one string, which lasts until the next call; NULL: out of memory. */
+static const char *join(struct loader *l, const char *left, const char *right)
+{
+    size_t n = strlen(left), m = strlen(right) + 1;
+    if (n + m > l->joined_capacity) {
+        char *grown = realloc(l->joined, 2 * (n + m));
+        if (!grown) return NULL;
+        l->joined = grown;
+        l->joined_capacity = 2 * (n + m);
+    }
+    memcpy(l->joined, left, n);
+    memcpy(l->joined + n, right, m);
+    return l->joined;
+}
+
+static int read_merge(struct loader *l, cJSON *item, uint32_t rank)
 {
     const char *part[3];
-    char *texts = merge_texts(item, part);
-    if (!texts)
+    if (!split_merge(item, &part[0], &part[1]))
         return error_set(l->err, -EINVAL, "merges: entry %u is neither \"a b\" nor [\"a\", \"b\"]", rank);
+    if (!(part[2] = join(l, part[0], part[1]))) return out_of_memory(l);
     int32_t id[3];
-    int rc = 0;
-    for (int i = 0; i < 3 && !rc; i++) {
+    for (int i = 0; i < 3; i++) {
         id[i] = vocabulary_find(&l->vocabulary, part[i]);
         if (id[i] < 0)
-            rc = error_set(l->err, -EINVAL, "merges: entry %u needs the token '%.80s', which vocab lacks",
-                           rank, part[i]);
+            return error_set(l->err, -EINVAL, "merges: entry %u needs the token '%.80s', which vocab lacks",
+                             rank, part[i]);
     }
-    if (!rc && bpe_add(&l->t->bpe, id[0], id[1], id[2], rank))
-        rc = error_set(l->err, -EINVAL, "merges: entry %u, '%.80s' and '%.80s', is given twice", rank,
-                       part[0], part[1]);
-    free(texts);
-    return rc;
+    if (bpe_add(&l->t->bpe, id[0], id[1], id[2], rank))
+        return error_set(l->err, -EINVAL, "merges: entry %u, '%.80s' and '%.80s', is given twice", rank,
+                         part[0], part[1]);
+    return 0;
 }
 
 static int read_model(struct loader *l, const cJSON *model)
@@ -200,7 +201,7 @@ static int read_model(struct loader *l, const cJSON *model)
     if (!cJSON_IsArray(merges)) return error_set(l->err, -EINVAL, "model: no 'merges' array");
     if (bpe_init(&l->t->bpe, (size_t)cJSON_GetArraySize(merges))) return out_of_memory(l);
     uint32_t rank = 0;
-    for (const cJSON *item = merges->child; item; item = item->next)
+    for (cJSON *item = merges->child; item; item = item->next)
         if ((rc = read_merge(l, item, rank++))) return rc;
     return 0;
 }
@@ -369,6 +370,7 @@ int tokenizer__load(struct tokenizer *t, const char *text, size_t length, struct
     struct loader l = {.t = t, .err = err};
     int rc = read_root(&l, root);
     vocabulary_free(&l.vocabulary);
+    free(l.joined);
     cJSON_Delete(root);
     return rc;
 }
