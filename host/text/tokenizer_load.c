@@ -358,6 +358,14 @@ static bool has_escaped_nul(const char *text)
     return false;
 }
 
+/* Names and patterns from the file stand in messages; the message stays one line whatever they hold. */
+static void keep_one_line(struct error *err)
+{
+    if (!err) return;
+    for (char *c = err->text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+}
+
 int tokenizer__load(struct tokenizer *t, const char *text, size_t length, struct error *err)
 {
     if (strlen(text) != length) return error_set(err, -EINVAL, "not JSON: a NUL at byte %zu", strlen(text));
@@ -371,6 +379,7 @@ int tokenizer__load(struct tokenizer *t, const char *text, size_t length, struct
     int rc = read_root(&l, root);
     vocabulary_free(&l.vocabulary);
     free(l.joined);
+    if (rc) keep_one_line(err);
     cJSON_Delete(root);
     return rc;
 }

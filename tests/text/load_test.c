@@ -33,6 +33,7 @@ static const struct load_case cases[] = {
      "[{\"type\":\"Lowercase\"}]",
      "'Lowercase'"},
     {"no normalizer", {"normalizer"}, "null", NULL},
+    {"a name of several lines", {"decoder"}, "{\"type\":\"Word\\nPiece\"}", "decoder 'Word?Piece'"},
     {"no pre-tokenizer", {"pre_tokenizer"}, "null", "pre_tokenizer type '(no type)'"},
     {"another pre-tokenizer", {"pre_tokenizer"}, "{\"type\":\"Metaspace\"}", "'Metaspace'"},
     {"only ByteLevel", {"pre_tokenizer"}, BYTE_LEVEL, NULL},
