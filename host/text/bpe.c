@@ -1,8 +1,12 @@
-/* bpe.c: symbols are a linked list over an array; a heap holds the ranked pairs of neighbours.
+/* bpe.c: symbols are a linked list over an array; a queue holds the ranked pairs of neighbours.
  *
- * A heap entry is rank << 32 | position of the left symbol, so that one comparison orders by rank and then by
- * position. Entries are never removed when a neighbour changes: an entry counts only while the symbol at its
- * position still has that rank for its pair (a pair's text only grows, so an old rank never comes back). */
+ * A queue entry is rank << 32 | position of the left symbol, so that one comparison orders by rank and then
+ * by position. Entries are never removed when a neighbour changes: an entry counts only while the symbol at
+ * its position still has that rank for its pair (a pair's text only grows, so an old rank never comes back).
+ *
+ * The queue is a sorted run and a heap for what comes in meanwhile; an exhausted run is replaced by the
+ * sorted heap. Any piece takes O(n log n), and a piece that repeats itself, where entries come in order,
+ * hardly more than O(n). */
 #include "host/text/bpe.h"
 
 #include <errno.h>
@@ -55,6 +59,7 @@ int bpe_add(struct bpe *bpe, int32_t left, int32_t right, int32_t merged, uint32
 void bpe_scratch_free(struct bpe_scratch *s)
 {
     free(s->symbols);
+    free(s->run);
     free(s->heap);
     *s = (struct bpe_scratch){0};
 }
@@ -66,8 +71,9 @@ static int reserve(struct bpe_scratch *s, size_t length)
     bpe_scratch_free(s);
     s->symbols = malloc(capacity * sizeof *s->symbols);
     // One entry per first pair, and every merge (fewer than length) takes one out and puts at most two in.
+    s->run = malloc(2 * capacity * sizeof *s->run);
     s->heap = malloc(2 * capacity * sizeof *s->heap);
-    if (!s->symbols || !s->heap) {
+    if (!s->symbols || !s->run || !s->heap) {
         bpe_scratch_free(s);
         return -ENOMEM;
     }
@@ -86,22 +92,51 @@ static void sift_down(uint64_t *heap, size_t count, size_t at)
     heap[at] = entry;
 }
 
-static void push(uint64_t *heap, size_t *count, uint64_t entry)
+static void push(struct bpe_scratch *s, uint64_t entry)
 {
-    size_t at = (*count)++;
-    while (at > 0 && heap[(at - 1) / 2] > entry) {
-        heap[at] = heap[(at - 1) / 2];
+    size_t at = s->heap_count++;
+    while (at > 0 && s->heap[(at - 1) / 2] > entry) {
+        s->heap[at] = s->heap[(at - 1) / 2];
         at = (at - 1) / 2;
     }
-    heap[at] = entry;
+    s->heap[at] = entry;
 }
 
-static uint64_t pop(uint64_t *heap, size_t *count)
+static int compare(const void *a, const void *b)
 {
-    uint64_t top = heap[0];
-    heap[0] = heap[--*count];
-    if (*count) sift_down(heap, *count, 0);
-    return top;
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Makes the heap the run. */
+static void renew_run(struct bpe_scratch *s)
+{
+    uint64_t *sorted = s->heap;
+    size_t count = s->heap_count, ordered = 1;
+    while (ordered < count && sorted[ordered - 1] <= sorted[ordered]) ordered++;
+    if (ordered < count) qsort(sorted, count, sizeof *sorted, compare);
+    s->heap = s->run;
+    s->heap_count = 0;
+    s->run = sorted;
+    s->run_at = 0;
+    s->run_count = count;
+}
+
+/* Takes out the smallest entry; false when there is none. */
+static bool pop(struct bpe_scratch *s, uint64_t *entry)
+{
+    if (s->run_at == s->run_count) {
+        renew_run(s);
+        if (s->run_count == 0) return false;
+    }
+    if (s->heap_count == 0 || s->run[s->run_at] <= s->heap[0]) {
+        *entry = s->run[s->run_at++];
+        return true;
+    }
+    *entry = s->heap[0];
+    s->heap[0] = s->heap[--s->heap_count];
+    if (s->heap_count) sift_down(s->heap, s->heap_count, 0);
+    return true;
 }
 
 /* Looks up the pair that begins at `at`; false when it is none to merge. */
@@ -116,32 +151,31 @@ static bool rank_pair(const struct bpe *bpe, struct bpe_symbol *symbols, uint32_
     return s->rank != BPE_NO_RANK;
 }
 
-static size_t first_pairs(const struct bpe *bpe, struct bpe_scratch *s, const unsigned char *piece,
-                          uint32_t length)
+static void first_pairs(const struct bpe *bpe, struct bpe_scratch *s, const unsigned char *piece,
+                        uint32_t length)
 {
     for (uint32_t i = 0; i < length; i++) {
         s->symbols[i].id = bpe->byte_id[piece[i]];
         s->symbols[i].previous = i ? i - 1 : NONE;
         s->symbols[i].next = i + 1 < length ? i + 1 : NONE;
     }
-    size_t count = 0;
+    s->run_at = s->run_count = s->heap_count = 0;
+    // Not yet a heap: the first pop() sorts it.
     for (uint32_t i = 0; i < length; i++)
-        if (rank_pair(bpe, s->symbols, i)) s->heap[count++] = (uint64_t)s->symbols[i].rank << 32 | i;
-    for (size_t i = count / 2; i-- > 0;) sift_down(s->heap, count, i);
-    return count;
+        if (rank_pair(bpe, s->symbols, i)) s->heap[s->heap_count++] = (uint64_t)s->symbols[i].rank << 32 | i;
 }
 
-static void merge_pair(const struct bpe *bpe, struct bpe_scratch *s, uint32_t at, size_t *count)
+static void merge_pair(const struct bpe *bpe, struct bpe_scratch *s, uint32_t at)
 {
     struct bpe_symbol *symbols = s->symbols, *left = &symbols[at], *right = &symbols[left->next];
     left->id = left->merged;
     left->next = right->next;
     right->rank = BPE_NO_RANK;
     if (left->next != NONE) symbols[left->next].previous = at;
-    if (rank_pair(bpe, symbols, at)) push(s->heap, count, (uint64_t)left->rank << 32 | at);
     uint32_t before = left->previous;
     if (before != NONE && rank_pair(bpe, symbols, before))
-        push(s->heap, count, (uint64_t)symbols[before].rank << 32 | before);
+        push(s, (uint64_t)symbols[before].rank << 32 | before);
+    if (rank_pair(bpe, symbols, at)) push(s, (uint64_t)left->rank << 32 | at);
 }
 
 int bpe_encode(const struct bpe *bpe, struct bpe_scratch *s, const unsigned char *piece, size_t length,
@@ -150,11 +184,10 @@ int bpe_encode(const struct bpe *bpe, struct bpe_scratch *s, const unsigned char
     if (length == 0) return 0;
     int rc = reserve(s, length);
     if (rc) return rc;
-    size_t count = first_pairs(bpe, s, piece, (uint32_t)length);
-    while (count) {
-        uint64_t top = pop(s->heap, &count);
-        uint32_t at = (uint32_t)top;
-        if (s->symbols[at].rank == (uint32_t)(top >> 32)) merge_pair(bpe, s, at, &count);
+    first_pairs(bpe, s, piece, (uint32_t)length);
+    for (uint64_t entry; pop(s, &entry);) {
+        uint32_t at = (uint32_t)entry;
+        if (s->symbols[at].rank == (uint32_t)(entry >> 32)) merge_pair(bpe, s, at);
     }
     for (uint32_t at = 0; at != NONE; at = s->symbols[at].next)
         if ((rc = ids_push(out, s->symbols[at].id))) return rc;

@@ -29,7 +29,8 @@ int bpe_add(struct bpe *bpe, int32_t left, int32_t right, int32_t merged, uint32
 /* Working memory for one piece, grown as needed; zero-initialise. */
 struct bpe_scratch {
     struct bpe_symbol *symbols;
-    uint64_t *heap;
+    uint64_t *run, *heap; // the queue of pairs
+    size_t run_at, run_count, heap_count;
     size_t capacity; // bytes of a piece
 };
 void bpe_scratch_free(struct bpe_scratch *s);

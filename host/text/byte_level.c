@@ -51,7 +51,7 @@ size_t byte_level_decode(const char *text, char *out)
         int step = utf8_step(from + at, length - at);
         int byte = byte_of(utf8_code_point(from + at, step));
         if (byte < 0) {
-            memcpy(out, text, length);
+            memcpy(out, text, length); // NOLINT(bugprone-not-null-terminated-result): bytes, not a string
             return length;
         }
         out[written++] = (char)byte;

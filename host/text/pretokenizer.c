@@ -15,8 +15,8 @@
  * tokenizer's patterns need: a match over a run of millions of characters backtracks once per character. */
 #define MATCH_LIMIT 100000000u
 #define HEAP_LIMIT_KIB (256u * 1024u)
-#define JIT_STACK_START (32u * 1024u)
-#define JIT_STACK_MAX (64u * 1024u * 1024u)
+#define JIT_STACK_START ((size_t)32 << 10)
+#define JIT_STACK_MAX ((size_t)64 << 20)
 
 int pretokenizer_add(struct pretokenizer *p, const char *pattern, bool literal, bool drop_matches,
                      bool drop_gaps, struct error *err)
