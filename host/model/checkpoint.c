@@ -130,8 +130,8 @@ static int read_weight_map(const char *path, const cJSON *root, struct index_ent
 static int open_listed_shards(struct checkpoint *c, const struct index_entry *e, size_t count,
                               struct error *err)
 {
-    size_t shards = 0;
-    for (size_t i = 0; i < count; i++) shards += i == 0 || strcmp(e[i].shard, e[i - 1].shard) != 0;
+    size_t shards = 1;
+    for (size_t i = 1; i < count; i++) shards += strcmp(e[i].shard, e[i - 1].shard) != 0;
     c->shards = calloc(shards, sizeof *c->shards);
     if (!c->shards) return error_set(err, -ENOMEM, "%s: no memory", json_path_tail(c->dir));
     for (size_t i = 0; i < count; i++) {

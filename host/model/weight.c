@@ -11,6 +11,7 @@
 #include "host/model/json.h"
 
 #define SCALE_BLOCK 128u // rows and columns that share a scale
+#define MAX_NAME 512     // a name that does not fit cannot be in a checkpoint either
 #define SCALE_SUFFIX "_scale_inv"
 
 #define E4M3_SIGN(c) (((c)&0x80) ? -1.0f : 1.0f)
@@ -79,12 +80,8 @@ static int check_shape(const struct checkpoint *c, const struct tensor *t, const
                      show_shape(t->shape, t->dims).s, show_shape(want, dims).s);
 }
 
-/* The tensor of the formatted name; a name that does not fit cannot be in a checkpoint either. */
-static int find(const struct checkpoint *c, const struct tensor **out, struct error *err, const char *format,
-                va_list args)
+static int find(const struct checkpoint *c, const struct tensor **out, const char *name, struct error *err)
 {
-    char name[512];
-    vsnprintf(name, sizeof name, format, args);
     *out = checkpoint_find(c, name);
     if (*out) return 0;
     const char *first = checkpoint_files(c) ? checkpoint_file(c, 0) : "";
@@ -99,7 +96,7 @@ static int find(const struct checkpoint *c, const struct tensor **out, struct er
 static int find_scales(const struct checkpoint *c, struct weight *w, const struct tensor *weight,
                        struct error *err)
 {
-    char name[512];
+    char name[MAX_NAME];
     snprintf(name, sizeof name, "%s" SCALE_SUFFIX, weight->name);
     const struct tensor *t = checkpoint_find(c, name);
     if (!t)
@@ -128,10 +125,12 @@ int checkpoint_matrix(const struct checkpoint *c, struct weight *out, uint64_t r
                       struct error *err, const char *name_format, ...)
 {
     const struct tensor *t;
+    char name[MAX_NAME];
     va_list args;
     va_start(args, name_format);
-    int rc = find(c, &t, err, name_format, args);
+    vsnprintf(name, sizeof name, name_format, args);
     va_end(args);
+    int rc = find(c, &t, name, err);
     if (rc) return rc;
     const uint64_t want[2] = {rows, cols};
     if ((rc = check_shape(c, t, want, 2, err))) return rc;
@@ -146,10 +145,12 @@ int checkpoint_vector(const struct checkpoint *c, float *out, uint64_t n, struct
                       const char *name_format, ...)
 {
     const struct tensor *t;
+    char name[MAX_NAME];
     va_list args;
     va_start(args, name_format);
-    int rc = find(c, &t, err, name_format, args);
+    vsnprintf(name, sizeof name, name_format, args);
     va_end(args);
+    int rc = find(c, &t, name, err);
     if (rc) return rc;
     if ((rc = check_shape(c, t, &n, 1, err))) return rc;
     const uint8_t *p = t->data;

@@ -55,7 +55,11 @@ static int read_arrays(struct goldens *g, const char *dir, struct error *err)
     if (!file) return error_set(err, -errno, "%s: %s", path, strerror(errno));
     g->arrays = calloc(n + 1, sizeof *g->arrays);
     g->storage = calloc(n + 1, sizeof *g->storage);
-    int rc = g->arrays && g->storage ? 0 : error_set(err, -ENOMEM, "%s: no memory", path);
+    if (!g->arrays || !g->storage) {
+        fclose(file);
+        return error_set(err, -ENOMEM, "%s: no memory", path);
+    }
+    int rc = 0;
     for (const cJSON *i = tensors ? tensors->child : NULL; i && !rc; i = i->next)
         rc = read_array(g, i, file, err);
     fclose(file);
