@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/engine/engine_internal.h"
 #include "host/engine/rng.h"
 #include "tests/golden/compare.h"
 
@@ -181,19 +182,21 @@ static bool keep(void *ctx, const struct generated *t)
     return true;
 }
 
-/* Ids and logits of seeded sampling: MTP on or off, alone or beside others. */
+/* Ids and logits of seeded sampling: MTP on or off, alone or beside others, drafts verified as one
+ * job or on two lanes. */
 static void sampled_text_is_the_same_however_it_is_made(void **state)
 {
     (void)state;
     static const int32_t prompt[4] = {0, 6389, 2000, 6390};
     struct sampled first = {.count = 0};
-    for (int mode = 0; mode < 3; mode++) {
+    for (int mode = 0; mode < 4; mode++) {
         struct engine_options o = base;
         o.mtp = mode > 0;
         struct engine *e = compare_open("models/duckling", &o);
+        e->set.verify = mode == 3 ? MTP_TWO_LANES : MTP_ONE_JOB;
         struct sampled got[3];
         struct generation *g[3];
-        uint32_t n = mode == 2 ? 3 : 1, accepted = 0;
+        uint32_t n = mode >= 2 ? 3 : 1, accepted = 0;
         memset(got, 0, sizeof got);
         for (uint32_t i = 0; i < n; i++) {
             struct generation_request r = {.prompt = prompt,
@@ -220,7 +223,7 @@ static void sampled_text_is_the_same_however_it_is_made(void **state)
         assert_memory_equal(got[0].id, first.id, sizeof first.id);
         assert_true(got[0].bits == first.bits);
         if (mode > 0) assert_true(accepted > 0);
-        if (mode == 2) assert_memory_not_equal(got[1].id, first.id, sizeof first.id);
+        if (n > 1) assert_memory_not_equal(got[1].id, first.id, sizeof first.id);
         engine_close(e);
     }
 }
