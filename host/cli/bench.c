@@ -1,0 +1,175 @@
+/* bench.c: `duckd bench`: a suite, case by case. Everything measured lands in the output directory. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "host/cli/bench_report.h"
+#include "host/cli/commands.h"
+#include "host/cli/input.h"
+#include "host/cli/interrupt.h"
+#include "host/cli/output.h"
+#include "host/cli/plot.h"
+#include "host/util/clock.h"
+#include "host/util/log.h"
+
+#define WARM_UP_TOKENS 8
+
+static int on_token(void *ctx, const struct answer *a, size_t index, struct error *err)
+{
+    (void)a;
+    (void)err;
+    progress_update(ctx, (double)(index + 1));
+    return 0;
+}
+
+static int run_case(struct session *s, const struct suite_case *c, uint32_t n, struct answer *a,
+                    struct error *err)
+{
+    struct progress progress;
+    struct question q = {
+        .prompt = &c->prompt,
+        .max_tokens = n,
+        .ignore_eos = c->ignore_eos || s->options->ignore_eos,
+        .sampling = s->sampling,
+        .on_token = on_token,
+        .ctx = &progress,
+    };
+    progress_begin(&progress, c->name, "tokens", n, 1);
+    interrupt_catch(false);
+    int rc = answer_make(s, &q, a, err);
+    interrupt_release();
+    progress_end(&progress);
+    return rc;
+}
+
+static int save_text(const char *dir, const char *name, const struct answer *a, struct error *err)
+{
+    char path[4096];
+    struct output_file f;
+    snprintf(path, sizeof path, "%s/%s.txt", dir, name);
+    int rc = output_open(&f, path, err);
+    if (rc) return rc;
+    fwrite(a->text.text, 1, a->text.length, f.stream);
+    return output_commit(&f, err);
+}
+
+static int save_csv(const char *dir, const char *name, const struct answer *a, struct error *err)
+{
+    char path[4096];
+    struct output_file f;
+    snprintf(path, sizeof path, "%s/%s.csv", dir, name);
+    int rc = output_open(&f, path, err);
+    if (rc) return rc;
+    answer_csv_header(f.stream);
+    for (size_t i = 0; i < a->count; i++) answer_csv_row(f.stream, a, i);
+    return output_commit(&f, err);
+}
+
+/* What the suite says, or less where -n does. */
+static uint32_t answer_limit(const struct options *o, const struct suite_case *c)
+{
+    return o->n && (!c->n || o->n < c->n) ? (uint32_t)o->n : c->n;
+}
+
+/* Runs all cases; on Ctrl-C what is there is reported and -EINTR returned. */
+static int run_cases(struct bench_run *run, const struct suite *suite, const char *dir, struct error *err)
+{
+    struct session *s = run->session;
+    bool gnuplot = true;
+    bench_table_header(stdout);
+    int rc = output_finish(err);
+    for (size_t i = 0; !rc && i < suite->count; i++) {
+        struct answer a;
+        struct bench_case *c = &run->cases[run->count++];
+        c->what = &suite->cases[i];
+        rc = run_case(s, c->what, answer_limit(s->options, c->what), &a, err);
+        c->result = a.result;
+        c->tokens = a.count;
+        answer_measure(&a, &c->figures);
+        if (!rc) rc = save_csv(dir, c->what->name, &a, err);
+        if (!rc) rc = save_text(dir, c->what->name, &a, err);
+        if (!rc && gnuplot) rc = plot_latency(dir, c->what->name, &a, &c->plotted, err);
+        if (!rc && a.count > 1 && !c->plotted && gnuplot) {
+            log_notice("no plots: gnuplot is not installed (apt-get install gnuplot-nox)");
+            gnuplot = false;
+        }
+        if (!rc) {
+            bench_table_row(stdout, c);
+            rc = output_finish(err);
+        }
+        if (!rc && a.interrupted) rc = -EINTR;
+        answer_free(&a);
+    }
+    return rc;
+}
+
+/* First touch of weights and caches is no model's speed. */
+static int warm_up(struct session *s, const struct suite *suite, struct error *err)
+{
+    struct answer a;
+    struct suite_case c = suite->cases[0];
+    c.name = "warming up";
+    if (c.prompt.count > 64) c.prompt.count = 64;
+    int rc = run_case(s, &c, WARM_UP_TOKENS, &a, err);
+    if (!rc && a.interrupted) rc = -EINTR;
+    answer_free(&a);
+    return rc;
+}
+
+static int save_summary(const struct bench_run *run, const char *dir, struct error *err)
+{
+    char path[4096];
+    struct output_file f;
+    snprintf(path, sizeof path, "%s/summary.json", dir);
+    int rc = output_open(&f, path, err);
+    if (rc) return rc;
+    bench_summary(f.stream, run);
+    return output_commit(&f, err);
+}
+
+static int run_suite(struct bench_run *run, const struct suite *suite, const char *dir, struct error *err)
+{
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(run->started, sizeof run->started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    run->cases = calloc(suite->count, sizeof *run->cases);
+    if (!run->cases) return error_set(err, -ENOMEM, "out of memory");
+    int rc = warm_up(run->session, suite, err);
+    if (!rc) rc = run_cases(run, suite, dir, err);
+    if (!rc || rc == -EINTR) {
+        int saved = save_summary(run, dir, err);
+        if (saved) rc = saved;
+    }
+    if (!rc) log_notice("results are in %s", dir);
+    free(run->cases);
+    return rc;
+}
+
+int command_bench(const struct options *o, int argc, char **argv, struct error *err)
+{
+    struct session s;
+    struct suite suite = {0};
+    char path[4096];
+    int rc = session_prepare(&s, o, SESSION_CHAT, err);
+    if (rc) return rc;
+    if (o->suite) {
+        snprintf(path, sizeof path, "%s", o->suite);
+    } else {
+        input_find_shared("configs/suite-duckling.json", path);
+    }
+    rc = suite_read(&suite, path, &s, err);
+    if (!rc) rc = output_directory(o->csv, err);
+    uint64_t start = clock_ns();
+    if (!rc) rc = session_load(&s, err);
+    struct bench_run run = {.session = &s,
+                            .suite_path = path,
+                            .suite_name = suite.name,
+                            .argc = argc,
+                            .argv = argv,
+                            .load_s = (double)(clock_ns() - start) / 1e9};
+    if (!rc) rc = run_suite(&run, &suite, o->csv, err);
+    suite_free(&suite);
+    session_close(&s);
+    return rc;
+}

@@ -1,0 +1,160 @@
+/* bench_report.c: see bench_report.h. "-" and null stand for what was not measured. */
+#include "host/cli/bench_report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "host/cli/output.h"
+
+void bench_table_header(FILE *to)
+{
+    fprintf(to, "%-20s %6s %6s %8s %8s %31s %7s %6s %7s\n", "", "prompt", "output", "TTFT", "prefill",
+            "TPOT [ms]            ", "decode", "MTP", "overlap");
+    fprintf(to, "%-20s %6s %6s %8s %8s %7s %7s %7s %7s %7s %6s %7s\n", "case", "tokens", "tokens", "ms",
+            "tok/s", "mean", "p50", "p90", "p99", "tok/s", "accept", "");
+}
+
+static void number(FILE *to, int width, double x, const char *unit)
+{
+    char text[32] = "-";
+    int decimals = x >= 1000 ? 0 : x >= 100 ? 1 : 2;
+    if (isfinite(x)) snprintf(text, sizeof text, "%.*f%s", *unit ? 0 : decimals, x, unit);
+    fprintf(to, " %*s", width, text);
+}
+
+void bench_table_row(FILE *to, const struct bench_case *c)
+{
+    const struct answer_figures *f = &c->figures;
+    fprintf(to, "%-20s %6u %6zu", c->what->name, c->result.prompt_tokens, c->tokens);
+    number(to, 8, f->ttft_ms, "");
+    number(to, 8, f->prefill_tok_s, "");
+    number(to, 7, f->tpot_ms, "");
+    number(to, 7, f->tpot_p50, "");
+    number(to, 7, f->tpot_p90, "");
+    number(to, 7, f->tpot_p99, "");
+    number(to, 7, f->decode_tok_s, "");
+    number(to, 6, 100 * f->mtp_accept, "%");
+    number(to, 7, 100 * f->overlap, "%");
+    fputc('\n', to);
+}
+
+/* ---- summary.json ---- */
+
+static void text_member(FILE *to, const char *name, const char *value)
+{
+    fprintf(to, "\"%s\": ", name);
+    output_json_string(to, value, strlen(value));
+}
+
+static void cpu_name(char *out, size_t size)
+{
+    char line[256];
+    snprintf(out, size, "unknown");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        colon[strcspn(colon, "\n")] = 0;
+        snprintf(out, size, "%s", colon + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+static void write_machine(FILE *to)
+{
+    struct utsname u = {0};
+    char cpu[200];
+    uname(&u);
+    cpu_name(cpu, sizeof cpu);
+    fputs(" \"machine\": {", to);
+    text_member(to, "cpu", cpu);
+    fprintf(to, ", \"cpus\": %ld, \"memory_gb\": %.1f, ", sysconf(_SC_NPROCESSORS_ONLN),
+            (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9);
+    text_member(to, "kernel", u.release);
+    fputs("},\n \"versions\": {", to);
+    text_member(to, "duckd", DUCKD_VERSION);
+    fputs(", ", to);
+    text_member(to, "compiler", __VERSION__);
+    fputs("},\n", to);
+}
+
+static void write_case(FILE *to, const struct bench_case *c)
+{
+    const struct answer_figures *f = &c->figures;
+    const struct generation_result *r = &c->result;
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {
+        {"ttft_ms", f->ttft_ms},           {"prefill_tok_s", f->prefill_tok_s}, {"tpot_ms", f->tpot_ms},
+        {"tpot_p50_ms", f->tpot_p50},      {"tpot_p90_ms", f->tpot_p90},        {"tpot_p99_ms", f->tpot_p99},
+        {"decode_tok_s", f->decode_tok_s}, {"mtp_accept", f->mtp_accept},       {"overlap", f->overlap}};
+    fputs("  {", to);
+    text_member(to, "name", c->what->name);
+    if (c->what->about) {
+        fputs(", ", to);
+        text_member(to, "about", c->what->about);
+    }
+    fprintf(to,
+            ",\n   \"prompt_tokens\": %u, \"cached_tokens\": %u, \"output_tokens\": %zu, \"finish_reason\": "
+            "\"%s\",\n   "
+            "\"drafts_proposed\": %u, \"drafts_accepted\": %u",
+            r->prompt_tokens, r->cached_tokens, c->tokens, finish_reason_name(r->reason), r->drafts_proposed,
+            r->drafts_accepted);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        fprintf(to, ",%s\"%s\": ", i % 5 ? " " : "\n   ", numbers[i].name);
+        output_json_number(to, numbers[i].value, 4);
+    }
+    fputs("}", to);
+}
+
+/* The ducks' own counters, over all cases and the warm-up: who did the work. */
+static void write_ducks(FILE *to, struct flock *flock)
+{
+    for (uint32_t i = 0; i < flock_ducks(flock); i++) {
+        struct duck_stats d;
+        flock_duck_stats(flock, i, &d);
+        fputs(i ? ",\n  {" : "\n  {", to);
+        text_member(to, "name", d.name);
+        fprintf(to,
+                ", \"slices\": %" PRIu64 ", \"weight_bytes\": %" PRIu64 ", \"steps\": %" PRIu64
+                ", \"expert_reads\": %" PRIu64 ", \"expert_bytes\": %" PRIu64 ", \"compute_ms\": %.3f}",
+                d.slices, d.weight_bytes, d.steps, d.expert_reads, d.expert_bytes,
+                (double)d.compute_ns / 1e6);
+    }
+}
+
+void bench_summary(FILE *to, const struct bench_run *run)
+{
+    const struct session *s = run->session;
+    fputs("{\n \"command\": [", to);
+    for (int i = 0; i < run->argc; i++) {
+        if (i) fputs(", ", to);
+        output_json_string(to, run->argv[i], strlen(run->argv[i]));
+    }
+    fputs("],\n ", to);
+    text_member(to, "started", run->started);
+    fputs(",\n ", to);
+    text_member(to, "suite", run->suite_path);
+    fputs(", ", to);
+    text_member(to, "suite_name", run->suite_name ? run->suite_name : "");
+    fputs(",\n ", to);
+    text_member(to, "model", s->dir);
+    fputs(", ", to);
+    text_member(to, "backend", engine_backend(s->engine)->ops->name);
+    fprintf(to, ", \"mtp\": %s, \"temperature\": %g, \"seed\": %" PRIu64 ", \"load_s\": %.3f,\n",
+            s->mtp ? "true" : "false", (double)s->sampling.temperature, s->sampling.seed, run->load_s);
+    write_machine(to);
+    fputs(" \"ducks\": [", to);
+    write_ducks(to, engine_flock(s->engine));
+    fputs("],\n \"cases\": [\n", to);
+    for (size_t i = 0; i < run->count; i++) {
+        if (i) fputs(",\n", to);
+        write_case(to, &run->cases[i]);
+    }
+    fputs("\n ]\n}\n", to);
+}

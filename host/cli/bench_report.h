@@ -1,0 +1,31 @@
+/* bench_report.h: what `duckd bench` says: a table for people, summary.json for programs. */
+#ifndef DUCKD_HOST_CLI_BENCH_REPORT_H
+#define DUCKD_HOST_CLI_BENCH_REPORT_H
+
+#include "host/cli/answer.h"
+#include "host/cli/suite.h"
+
+struct bench_case {
+    const struct suite_case *what;
+    struct answer_figures figures;
+    struct generation_result result;
+    size_t tokens; // generated
+    bool plotted;
+};
+
+struct bench_run {
+    struct session *session;
+    const char *suite_path, *suite_name;
+    int argc;
+    char **argv;
+    char started[40]; // ISO 8601, UTC
+    double load_s;
+    struct bench_case *cases; // (count) that were run
+    size_t count;
+};
+
+void bench_table_header(FILE *to);
+void bench_table_row(FILE *to, const struct bench_case *c);
+void bench_summary(FILE *to, const struct bench_run *run);
+
+#endif

@@ -1,0 +1,175 @@
+/* lines.c: libedit on a terminal, getline elsewhere. */
+#include "host/cli/lines.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host/cli/interrupt.h"
+#include "host/util/log.h"
+
+#define HISTORY_LINES 1000
+
+struct lines {
+    EditLine *edit; // NULL: not a terminal
+    History *history;
+    char path[4096]; // of the history; empty: none
+    char *line;
+    size_t capacity;
+};
+
+static char *prompt(EditLine *edit)
+{
+    (void)edit;
+    static char text[] = "\1\033[1m\1>\1\033[0m\1 "; // \1 encloses what has no width
+    return text;
+}
+
+static void make_private_directory(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0700); // if it cannot be made, saving says so
+        *slash = '/';
+    }
+}
+
+static void find_history(struct lines *l)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    if (state && *state == '/') {
+        snprintf(l->path, sizeof l->path, "%s/duckd/chat_history", state);
+    } else if (home && *home == '/') {
+        snprintf(l->path, sizeof l->path, "%s/.local/state/duckd/chat_history", home);
+    }
+}
+
+static int open_terminal(struct lines *l, bool with_history, struct error *err)
+{
+    HistEvent event;
+    // What a character is; numbers keep their dots. A bare C locale would garble everything beyond ASCII.
+    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
+    l->edit = el_init("duckd", stdin, stdout, stderr);
+    l->history = history_init();
+    if (!l->edit || !l->history) return error_set(err, -ENOMEM, "the terminal cannot be set up for editing");
+    el_set(l->edit, EL_PROMPT_ESC, prompt, '\1');
+    el_set(l->edit, EL_EDITOR, "emacs");
+    history(l->history, &event, H_SETSIZE, HISTORY_LINES);
+    history(l->history, &event, H_SETUNIQUE, 1);
+    el_set(l->edit, EL_HIST, history, l->history);
+    el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_source(l->edit, NULL); // ~/.editrc, as every program with libedit
+    if (with_history) find_history(l);
+    if (l->path[0]) history(l->history, &event, H_LOAD, l->path); // none yet is fine
+    return 0;
+}
+
+int lines_open(struct lines **out, bool with_history, struct error *err)
+{
+    struct lines *l = calloc(1, sizeof *l);
+    if (!l) return error_set(err, -ENOMEM, "out of memory");
+    if (isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) {
+        int rc = open_terminal(l, with_history, err);
+        if (rc) {
+            lines_close(l);
+            return rc;
+        }
+    }
+    *out = l;
+    return 0;
+}
+
+static void save_history(struct lines *l)
+{
+    HistEvent event;
+    mode_t mask = umask(077);
+    make_private_directory(l->path);
+    if (history(l->history, &event, H_SAVE, l->path) < 0) {
+        log_notice("the history could not be saved in %s", l->path);
+    }
+    umask(mask);
+}
+
+void lines_close(struct lines *l)
+{
+    if (!l) return;
+    if (l->edit && l->path[0]) save_history(l);
+    if (l->history) history_end(l->history);
+    if (l->edit) el_end(l->edit);
+    free(l->line);
+    free(l);
+}
+
+bool lines_terminal(const struct lines *l)
+{
+    return l->edit != NULL;
+}
+
+/* Copies text[length] into l->line, without blanks around it. */
+static int keep_line(struct lines *l, const char *text, size_t length, struct error *err)
+{
+    while (length && strchr(" \t\r\n", text[length - 1])) length--;
+    while (length && strchr(" \t", *text)) {
+        text++;
+        length--;
+    }
+    if (length + 1 > l->capacity) {
+        char *grown = realloc(l->line, length + 1);
+        if (!grown) return error_set(err, -ENOMEM, "out of memory");
+        l->line = grown;
+        l->capacity = length + 1;
+    }
+    memmove(l->line, text, length);
+    l->line[length] = 0;
+    return 1;
+}
+
+/* 1: a line, 0: the end. */
+static int edit_line(struct lines *l, const char **text, size_t *length)
+{
+    for (;;) {
+        int count = -1;
+        interrupt_catch(true);
+        *text = el_gets(l->edit, &count);
+        bool interrupted = interrupt_seen(), ending = interrupt_ending();
+        interrupt_release();
+        if (interrupted && !ending) { // Ctrl-C: a fresh line
+            fputs("^C\n", stdout);
+            el_reset(l->edit);
+            continue;
+        }
+        if (ending || !*text || count <= 0) {
+            fputc('\n', stdout);
+            return 0;
+        }
+        *length = strlen(*text);
+        return 1;
+    }
+}
+
+int lines_read(struct lines *l, char **line, struct error *err)
+{
+    int rc;
+    if (l->edit) {
+        const char *text;
+        size_t length;
+        HistEvent event;
+        if (!edit_line(l, &text, &length)) return 0;
+        if (strspn(text, " \t\r\n") < length) history(l->history, &event, H_ENTER, text);
+        rc = keep_line(l, text, length, err);
+    } else {
+        errno = 0;
+        ssize_t length = getline(&l->line, &l->capacity, stdin);
+        if (length < 0 && ferror(stdin))
+            return error_set(err, -errno, "stdin cannot be read: %s", strerror(errno));
+        if (length < 0) return 0;
+        rc = keep_line(l, l->line, (size_t)length, err);
+    }
+    *line = l->line;
+    return rc;
+}

@@ -1,0 +1,63 @@
+/* main.c: duckd. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "host/cli/commands.h"
+#include "host/cli/output.h"
+#include "host/util/log.h"
+
+static int run_command(const struct options *o, int argc, char **argv, struct error *err)
+{
+    switch (o->command) {
+    case COMMAND_GENERATE:
+        return command_generate(o, err);
+    case COMMAND_CHAT:
+        return command_chat(o, err);
+    case COMMAND_BENCH:
+        return command_bench(o, argc, argv, err);
+    case COMMAND_LOGITS:
+        return command_logits(o, err);
+    case COMMAND_EVAL:
+        return command_eval(o, err);
+    case COMMAND_TOKENIZE:
+        return command_tokenize(o, err);
+    case COMMAND_NONE:
+        break;
+    }
+    return 0;
+}
+
+/* The contract's exit status. */
+static int exit_status(int rc)
+{
+    return rc == 0 ? 0 : rc == -EINTR ? 130 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    struct error err = {""};
+
+    signal(SIGPIPE, SIG_IGN); // a closed stdout is an error code here, not a death
+    if (options_parse(&options, argc, argv, &err) == OPTIONS_WRONG_USAGE) {
+        const char *command = command_name(options.command);
+        log_error("%s (try: duckd %s%s--help)", err.text, command ? command : "", command ? " " : "");
+        options_free(&options);
+        return 2;
+    }
+    log_set_level(options.quiet ? LOG_ERROR : options.verbose ? LOG_DETAIL : LOG_NOTICE);
+
+    int rc = 0;
+    if (options.help) {
+        options_help(stdout, options.command);
+    } else if (options.version) {
+        puts("duckd " DUCKD_VERSION);
+    } else {
+        rc = run_command(&options, argc, argv, &err); // loads what it needs, writes its results to stdout
+    }
+    if (!rc) rc = output_finish(&err);
+    if (rc && err.text[0]) log_error("%s", err.text);
+    options_free(&options);
+    return exit_status(rc);
+}

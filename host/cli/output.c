@@ -1,0 +1,162 @@
+/* output.c: see output.h. */
+#include "host/cli/output.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int stdout_failed(int code, struct error *err)
+{
+    if (code == EPIPE) {
+        error_set(err, -EPIPE, "%s", "");
+        return -EPIPE;
+    }
+    return error_set(err, -code, "stdout cannot be written: %s", strerror(code));
+}
+
+int output_text(const char *text, size_t length, struct error *err)
+{
+    if (length == 0) return 0;
+    if (fwrite(text, 1, length, stdout) != length || fflush(stdout) != 0) return stdout_failed(errno, err);
+    return 0;
+}
+
+int output_finish(struct error *err)
+{
+    if (fflush(stdout) != 0) return stdout_failed(errno, err);
+    return 0;
+}
+
+int output_open(struct output_file *f, const char *path, struct error *err)
+{
+    struct stat st;
+    *f = (struct output_file){0};
+    if (strlen(path) >= sizeof f->path) {
+        return error_set(err, -ENAMETOOLONG, "a path of %zu characters is too long", strlen(path));
+    }
+    strcpy(f->path, path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        if (S_ISDIR(st.st_mode))
+            return error_set(err, -EISDIR, "%s: cannot be written: it is a directory", path);
+        f->stream = fopen(path, "wb");
+    } else if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
+        f->stream = NULL; // renaming over a write-protected file would succeed and surprise
+    } else {
+        snprintf(f->temporary, sizeof f->temporary, "%s.part-%ld", path, (long)getpid());
+        f->stream = fopen(f->temporary, "w+b");
+    }
+    if (!f->stream) return error_set(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
+    return 0;
+}
+
+int output_commit(struct output_file *f, struct error *err)
+{
+    bool failed = fflush(f->stream) != 0 || ferror(f->stream);
+    int code = errno;
+    if (fclose(f->stream) != 0 && !failed) {
+        failed = true;
+        code = errno;
+    }
+    f->stream = NULL;
+    if (!failed && f->temporary[0] && rename(f->temporary, f->path) != 0) {
+        failed = true;
+        code = errno;
+    }
+    if (failed) {
+        if (f->temporary[0]) unlink(f->temporary);
+        if (code == EPIPE) return stdout_failed(code, err); // /dev/stdout
+        return error_set(err, -code, "%s: cannot be written: %s", f->path, strerror(code));
+    }
+    return 0;
+}
+
+void output_abandon(struct output_file *f)
+{
+    if (!f->stream) return;
+    fclose(f->stream);
+    f->stream = NULL;
+    if (f->temporary[0]) unlink(f->temporary);
+}
+
+int output_directory(const char *path, struct error *err)
+{
+    char part[4096];
+    struct stat st;
+    snprintf(part, sizeof part, "%s", path);
+    for (char *slash = part + 1; *slash; slash++) {
+        if (*slash != '/') continue;
+        *slash = 0;
+        mkdir(part, 0777); // what is missing is noticed below
+        *slash = '/';
+    }
+    if (mkdir(part, 0777) != 0 && errno != EEXIST) {
+        return error_set(err, -errno, "%s: cannot be made: %s", path, strerror(errno));
+    }
+    if (stat(part, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        return error_set(err, -ENOTDIR, "%s: is not a directory", path);
+    }
+    if (access(part, W_OK) != 0) {
+        return error_set(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
+    }
+    return 0;
+}
+
+void output_csv_field(FILE *to, const char *text, size_t length)
+{
+    bool quote = false;
+    for (size_t i = 0; i < length; i++) quote |= text[i] && strchr(",\"\r\n", text[i]) != NULL;
+    if (!quote) {
+        fwrite(text, 1, length, to);
+        return;
+    }
+    fputc('"', to);
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '"') fputc('"', to);
+        fputc(text[i], to);
+    }
+    fputc('"', to);
+}
+
+void output_json_string(FILE *to, const char *text, size_t length)
+{
+    fputc('"', to);
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)text[i];
+        switch (c) {
+        case '"':
+            fputs("\\\"", to);
+            break;
+        case '\\':
+            fputs("\\\\", to);
+            break;
+        case '\n':
+            fputs("\\n", to);
+            break;
+        case '\r':
+            fputs("\\r", to);
+            break;
+        case '\t':
+            fputs("\\t", to);
+            break;
+        default:
+            if (c < 0x20 || c == 0x7f) {
+                fprintf(to, "\\u%04x", c);
+            } else {
+                fputc(c, to);
+            }
+        }
+    }
+    fputc('"', to);
+}
+
+void output_json_number(FILE *to, double x, int decimals)
+{
+    if (isfinite(x)) {
+        fprintf(to, "%.*f", decimals, x);
+    } else {
+        fputs("null", to);
+    }
+}

@@ -1,0 +1,130 @@
+/* session.c: options -> model, tokenizer, engine. */
+#include "host/cli/session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include "host/cli/input.h"
+#include "host/util/clock.h"
+#include "host/util/log.h"
+
+static int read_sampling(struct session *s, struct error *err)
+{
+    const struct options *o = s->options;
+    s->sampling = (struct sampling){
+        .temperature = (float)o->temperature,
+        .top_p = (float)o->top_p,
+        .min_p = (float)o->min_p,
+        .top_k = (int32_t)o->top_k,
+        .frequency_penalty = (float)o->frequency_penalty,
+        .presence_penalty = (float)o->presence_penalty,
+        .repetition_penalty = (float)o->repetition_penalty,
+        .seed = o->seed,
+        .bias = o->bias,
+        .bias_count = o->bias_count,
+    };
+    for (size_t i = 0; i < o->bias_count; i++) {
+        if ((uint32_t)o->bias[i].id >= s->config.vocab_size) {
+            return error_set(err, -EINVAL, "--logit-bias names token %d, the model's vocabulary has %u",
+                             o->bias[i].id, s->config.vocab_size);
+        }
+    }
+    if (o->temperature > 0 && !o->seed_given) {
+        uint32_t seed; // 32 bits are easier to type again
+        if (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+            return error_set(err, -errno, "no random seed to be had: %s; give one with --seed",
+                             strerror(errno));
+        }
+        s->sampling.seed = seed;
+        log_notice("seed %" PRIu32 " (--seed %" PRIu32 " gives the same answer again)", seed, seed);
+    }
+    return 0;
+}
+
+static int open_tokenizer(struct session *s, enum session_text text, struct error *err)
+{
+    char path[4200];
+    struct stat st;
+    s->think = s->end_think = -1;
+    if (text == SESSION_IDS) return 0;
+    snprintf(path, sizeof path, "%s/tokenizer.json", s->dir);
+    if (text == SESSION_TEXT_IF_ANY && stat(path, &st) != 0) {
+        if (s->options->stop.count) {
+            return error_set(err, -ENOENT, "--stop needs a tokenizer, but there is no %s", path);
+        }
+        log_notice("%s has no tokenizer.json: tokens come without text", s->dir);
+        return 0;
+    }
+    int rc = tokenizer_open(&s->tokenizer, s->dir, err);
+    if (rc) return rc;
+    s->think = tokenizer_added(s->tokenizer, "<think>");
+    s->end_think = tokenizer_added(s->tokenizer, "</think>");
+    if (text != SESSION_CHAT) return 0;
+    return chat_encoding_init(&s->chat, s->tokenizer, s->config.bos_id, s->config.eos_id[0], err);
+}
+
+int session_prepare(struct session *s, const struct options *o, enum session_text text, struct error *err)
+{
+    *s = (struct session){.options = o};
+    if (o->model) {
+        snprintf(s->dir, sizeof s->dir, "%s", o->model);
+    } else {
+        input_find_shared("models/duckling", s->dir);
+    }
+    int rc = model_config_read(&s->config, s->dir, err);
+    if (!rc && o->mtp == 1 && s->config.mtp_layers == 0) {
+        rc = error_set(err, -EINVAL, "--mtp 1: %s has no MTP layer", s->dir);
+    }
+    s->mtp = o->mtp < 0 ? s->config.mtp_layers > 0 : o->mtp == 1;
+    if (!rc) rc = open_tokenizer(s, text, err);
+    if (!rc) rc = read_sampling(s, err);
+    if (rc) session_close(s);
+    return rc;
+}
+
+int session_load(struct session *s, struct error *err)
+{
+    static const char *const backends[] = {"auto", "cpu", "cuda"};
+    static const enum wire_dtype wires[] = {WIRE_F32, WIRE_BF16, WIRE_FP8};
+    static const enum kv_dtype kvs[] = {KV_F32, KV_BF16, KV_FP8};
+    const struct options *o = s->options;
+    struct engine_options e = {
+        .model_dir = s->dir,
+        .flock_spec = o->flock ? o->flock : "local",
+        .backend = backends[o->backend],
+        .threads = (unsigned)o->threads,
+        .mtp = s->mtp,
+        .wire_activation = wires[o->wire_activation],
+        .wire_result = wires[o->wire_result],
+        .kv_dtype = o->kv_dtype < 0 ? KV_F32 : kvs[o->kv_dtype],
+        .kv_dtype_set = o->kv_dtype >= 0,
+    };
+    uint64_t start = clock_ns();
+    int rc = engine_open(&s->engine, &e, err);
+    if (rc) return rc;
+    log_detail("model loaded in %.2f s, %u ducks", (double)(clock_ns() - start) / 1e9,
+               flock_ducks(engine_flock(s->engine)));
+    return 0;
+}
+
+void session_close(struct session *s)
+{
+    if (s->engine) engine_close(s->engine);
+    if (s->tokenizer) tokenizer_close(s->tokenizer);
+    s->engine = NULL;
+    s->tokenizer = NULL;
+}
+
+int session_check_length(const struct session *s, size_t count, const char *what, struct error *err)
+{
+    if (count == 0) return error_set(err, -EINVAL, "%s has no tokens", what);
+    if (count > s->config.max_positions) {
+        return error_set(err, -E2BIG, "%s has %zu tokens, %s holds %u positions", what, count, s->dir,
+                         s->config.max_positions);
+    }
+    return 0;
+}
