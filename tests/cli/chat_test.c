@@ -1,0 +1,124 @@
+/* chat_test.c: `duckd chat`, piped and on a real (pseudo) terminal. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/cli/support.h"
+
+#define PROMPT ">\033[0m "
+
+struct piped {
+    const char *name, *input, *options, *out;
+    int status;
+};
+
+static const struct piped piped[] = {
+    {"an answer a line", "What is the capital of Japan?\n", "", "The capital of Japan is Tokyo.\n", 0},
+    {"no newline at the end", "What is the capital of Japan?", "", "The capital of Japan is Tokyo.\n", 0},
+    {"nothing at all", "", "", "", 0},
+    {"empty lines are no messages", "\n \n\t\n", "", "", 0},
+    {"the conversation goes on", "My name is Anna.\nWhat is my name?\n", "",
+     "Hello Anna! Nice to meet you.\nYour name is Anna.\n", 0},
+    {"quit leaves", "/quit\nHello\n", "", "", 0},
+    {"commands answer on stderr", "/help\n/nope\n/system x\n/reset\n", "", "", 0},
+    {"at most n tokens", "What is the capital of Japan?\n", "-n 3", "The capital of\n", 0},
+    {"thoughts are part of a piped answer", "/think\nIs 91 prime?\n", "",
+     "91 is divisible by 7, because 91 = 7 * 13.</think>No, 91 is not prime: 91 = 7 * 13.\n", 0},
+};
+
+static void piped_lines_get_answers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof piped / sizeof piped[0]; i++) {
+        write_scratch("in", piped[i].input);
+        struct outcome o = run("$D chat %s < in", piped[i].options);
+        if (strcmp(o.out, piped[i].out) != 0) print_error("%s: %s\n", piped[i].name, o.err);
+        assert_string_equal(o.out, piped[i].out);
+        assert_int_equal(o.status, piped[i].status);
+        outcome_free(&o);
+    }
+}
+
+static void a_reset_forgets(void **state)
+{
+    (void)state;
+    write_scratch("in", "My name is Anna.\n/reset\nWhat is my name?\n");
+    struct outcome o = run("$D chat < in");
+    assert_null(strstr(strchr(o.out, '\n'), "Anna"));
+    assert_non_null(strstr(o.err, "(new conversation)"));
+    outcome_free(&o);
+}
+
+static void a_full_context_is_said(void **state)
+{
+    (void)state;
+    struct outcome o = run("(for i in $(seq 4100); do printf 'duck '; done; echo; echo Hello) | $D chat");
+    assert_int_equal(o.status, 1);
+    assert_non_null(strstr(o.err, "holds 4096 positions: /reset starts a new one"));
+    assert_int_equal(lines_in(o.err), 1);
+    outcome_free(&o);
+}
+
+/* Ctrl-C stops an answer, and drops a line; Ctrl-D leaves; lines can be edited and are remembered. */
+static void a_terminal_can_stop_answers(void **state)
+{
+    static const char *const arguments[] = {"chat", "--ignore-eos", "-n", "3500", NULL};
+    (void)state;
+    struct child c = child_start(1, arguments);
+    size_t at = child_expect(&c, 0, "/help lists commands");
+    at = child_expect(&c, at, PROMPT);
+    child_type(&c, "What is a dog\b\b\bduck?\r");
+    at = child_expect(&c, at, "A duck is a small");
+    child_type(&c, "\003");
+    at = child_expect(&c, at, "(stopped)");
+    at = child_expect(&c, at, PROMPT);
+    child_type(&c, "half a li");
+    at = child_expect(&c, at, "half a li");
+    child_type(&c, "\003");
+    at = child_expect(&c, at, PROMPT);
+    child_type(&c, "/system be a duck\r");
+    at = child_expect(&c, at, "(new conversation under this system text)");
+    at = child_expect(&c, at, PROMPT);
+    child_type(&c, "Hello\r");
+    at = child_expect(&c, at, "Hello!");
+    child_type(&c, "\003");
+    at = child_expect(&c, at, "(stopped)");
+    at = child_expect(&c, at, PROMPT);
+    child_type(&c, "\004");
+    assert_int_equal(child_end(&c), 0);
+
+    char *history = read_scratch("duckd/chat_history", NULL), path[128];
+    struct stat st;
+    assert_non_null(strstr(history, "What\\040is\\040a\\040duck?"));
+    assert_null(strstr(history, "half"));
+    snprintf(path, sizeof path, "%s/duckd/chat_history", scratch());
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    free(history);
+}
+
+static void history_can_be_left_out(void **state)
+{
+    static const char *const arguments[] = {"chat", "--no-history", NULL};
+    (void)state;
+    struct child c = child_start(1, arguments);
+    size_t at = child_expect(&c, 0, PROMPT);
+    child_type(&c, "/reset\r");
+    child_expect(&c, at, "(new conversation)");
+    child_type(&c, "\004");
+    assert_int_equal(child_end(&c), 0);
+    struct outcome o = run("cat duckd/chat_history 2>/dev/null | grep -c reset");
+    assert_string_equal(o.out, "0\n");
+    outcome_free(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(piped_lines_get_answers),     cmocka_unit_test(a_reset_forgets),
+        cmocka_unit_test(a_full_context_is_said),      cmocka_unit_test(history_can_be_left_out),
+        cmocka_unit_test(a_terminal_can_stop_answers),
+    };
+    return cmocka_run_group_tests_name("cli chat", tests, NULL, remove_scratch);
+}
