@@ -22,9 +22,10 @@ struct chat_encoding {
 int chat_encoding_init(struct chat_encoding *c, const struct tokenizer *t, int32_t bos, int32_t eos,
                        struct error *err);
 
-/* BOS, system texts, <User>..<Assistant></think>answer<EOS>..., ending with <Assistant> and <think>
- * (thinking) or
- * </think>. Reasoning of earlier answers (up to and including "</think>") is dropped. */
+/* BOS and the messages in order: a system text as it is, <User>text<Assistant></think> for a question,
+ * text<EOS> for an answer. The last question ends with <think> instead if `thinking`; when the last message
+ * is no question, <Assistant> and that mark follow it (an answer is always a finished turn). Reasoning in
+ * answers (up to and including the first "</think>") is dropped. */
 int chat_encode(const struct chat_encoding *c, const struct tokenizer *t, const struct chat_message *messages,
                 size_t count, bool thinking, struct ids *out, struct error *err);
 
