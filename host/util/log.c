@@ -106,8 +106,12 @@ static void format_progress(const struct progress *p, double done, uint64_t now,
 
 void progress_update(struct progress *p, double done)
 {
+    progress__update_at(p, done, clock_ns());
+}
+
+void progress__update_at(struct progress *p, double done, uint64_t now)
+{
     if (!shown(LOG_NOTICE)) return;
-    uint64_t now = clock_ns();
     if (now - p->started_ns < QUIET_NS) return;
     if (pthread_mutex_trylock(&mutex) != 0) return; // somebody is writing: the next update will do
     bool terminal = isatty(STDERR_FILENO) == 1;

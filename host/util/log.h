@@ -27,4 +27,7 @@ void progress_begin(struct progress *p, const char *what, const char *unit, doub
 void progress_update(struct progress *p, double done);
 void progress_end(struct progress *p);
 
+/* progress_update() with the clock as an argument, for tests. */
+void progress__update_at(struct progress *p, double done, uint64_t now_ns);
+
 #endif
