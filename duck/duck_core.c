@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static int shape_is_possible(const struct duck_shape *s)
+int duck_shape_is_possible(const struct duck_shape *s)
 {
     if (s->hidden == 0 || s->hidden % 8) return 0;
     for (uint32_t b = 0; b < s->banks; b++)
@@ -63,9 +63,17 @@ size_t duck_core_bytes(const struct duck_shape *shape)
 struct duck_core *duck_core_init(void *memory, size_t bytes, const struct duck_shape *shape,
                                  const struct fp9_kernels *k)
 {
-    if (!shape_is_possible(shape) || bytes < duck_core_bytes(shape) || (uintptr_t)memory % 64) return NULL;
-    struct duck__arena a = {.memory = memory};
+    if (!duck_shape_is_possible(shape) || bytes < duck_core_bytes(shape)) return NULL;
     memset(memory, 0, duck_core_bytes(shape));
+    return duck_core_init_zeroed(memory, bytes, shape, k);
+}
+
+struct duck_core *duck_core_init_zeroed(void *memory, size_t bytes, const struct duck_shape *shape,
+                                        const struct fp9_kernels *k)
+{
+    if (!duck_shape_is_possible(shape) || bytes < duck_core_bytes(shape) || (uintptr_t)memory % 64)
+        return NULL;
+    struct duck__arena a = {.memory = memory};
     struct duck_core *d = lay_out(&a, shape);
     d->k = k;
     return d;

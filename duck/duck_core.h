@@ -36,9 +36,15 @@ struct duck_core;
 /* Bytes of weights and of bookkeeping that `shape` needs; the memory handed to init must be 64-byte aligned.
  */
 size_t duck_core_bytes(const struct duck_shape *shape);
-/* Keeps copies of the shape. NULL if memory is too small. All weights are zero afterwards. */
+/* Keeps copies of the shape. NULL if memory is too small or the shape is impossible. All weights are zero
+ * afterwards. */
 struct duck_core *duck_core_init(void *memory, size_t bytes, const struct duck_shape *shape,
                                  const struct fp9_kernels *k);
+/* The same in memory that is all zero already: the caller cleared it in pieces, in its own time. */
+struct duck_core *duck_core_init_zeroed(void *memory, size_t bytes, const struct duck_shape *shape,
+                                        const struct fp9_kernels *k);
+/* 0 if a shape is impossible; counts and widths that a duck could not hold anyway are. */
+int duck_shape_is_possible(const struct duck_shape *shape);
 
 enum duck_matrix { DUCK_GATE, DUCK_UP, DUCK_DOWN };
 
@@ -61,6 +67,30 @@ int duck_core_load_e4m3(struct duck_core *d, uint32_t bank, uint32_t expert, enu
 int duck_core_load_float(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
                          const uint8_t *data, int is_bf16, uint32_t column, uint32_t tensor_width,
                          uint64_t *where);
+
+/* One run's part of one expert's matrix, cut out or inside of its tensor: gate and up (8 * count, hidden),
+ * down (hidden, 8 * count). The functions above load every part with the ones below. */
+struct duck_part {
+    uint32_t run; // in the shape's order
+    uint32_t expert;
+    enum duck_matrix which;
+    uint32_t column;     // where the run's first column lies in its 128-block of the tensor
+    int element_bytes;   // 1: e4m3, 2: bf16, 4: fp32
+    const uint8_t *data; // row r at + r * stride elements; no alignment
+    size_t stride;
+    const uint8_t *scales; // of the blocks it touches, row r at + r * scale_stride floats; no alignment
+    size_t scale_stride;
+};
+/* First the scales, then the panels (8 outputs each) in any order and by several cores: bounded work each.
+ * *where: index from part->scales or part->data on. */
+int duck_core_load_scales(struct duck_core *d, const struct duck_part *p, uint64_t *where);
+uint32_t duck_core_part_panels(const struct duck_core *d, const struct duck_part *p);
+int duck_core_load_panels(struct duck_core *d, const struct duck_part *p, uint32_t first, uint32_t count,
+                          uint64_t *where);
+/* The scale of 128 x 128 block (block_row, block_col) of a float tensor (rows, cols): the power of two that
+ * brings its largest magnitude into [2^14, 2^15). DUCK_BAD_WEIGHT as above. */
+int duck_core_float_scale(const uint8_t *data, int element_bytes, size_t rows, size_t cols, size_t block_row,
+                          size_t block_col, float *scale, uint64_t *where);
 
 /* ---- one step ---- */
 

@@ -5,24 +5,14 @@
 
 enum { NOT_A_NUMBER = 0xffff };
 
-/* One tensor of the checkpoint: where codes and scales come from. */
-struct source {
-    const uint8_t *data;
-    size_t rows, cols;
-    const uint8_t *scales; // e4m3 only
-    int element_bytes;     // 1: e4m3, 2: bf16, 4: fp32
-    uint16_t e4m3[256];    // codes of all e4m3 bytes, NOT_A_NUMBER for NaN
-    uint64_t *where;
-};
-
-static float element(const struct source *s, size_t i)
+static float element(const uint8_t *data, int element_bytes, size_t i)
 {
     uint32_t bits = 0;
     float x;
-    if (s->element_bytes == 2)
-        memcpy((uint8_t *)&bits + 2, s->data + 2 * i, 2);
+    if (element_bytes == 2)
+        memcpy((uint8_t *)&bits + 2, data + 2 * i, 2);
     else
-        memcpy(&bits, s->data + 4 * i, 4);
+        memcpy(&bits, data + 4 * i, 4);
     memcpy(&x, &bits, sizeof x);
     return x;
 }
@@ -36,21 +26,21 @@ static float power_of_two(int e)
     return x;
 }
 
-/* The scale that brings the largest magnitude of block (br, bc) into [2^14, 2^15). */
-static int block_scale(const struct source *s, size_t br, size_t bc, float *scale)
+int duck_core_float_scale(const uint8_t *data, int element_bytes, size_t rows, size_t cols, size_t block_row,
+                          size_t block_col, float *scale, uint64_t *where)
 {
     enum { TOP = 14, SMALLEST = -86, LARGEST = 125 }; // both x 2^16 and 1 / scale stay normal
-    size_t row_end = (br + 1) * FP9_BLOCK < s->rows ? (br + 1) * FP9_BLOCK : s->rows;
-    size_t col_end = (bc + 1) * FP9_BLOCK < s->cols ? (bc + 1) * FP9_BLOCK : s->cols;
+    size_t row_end = (block_row + 1) * FP9_BLOCK < rows ? (block_row + 1) * FP9_BLOCK : rows;
+    size_t col_end = (block_col + 1) * FP9_BLOCK < cols ? (block_col + 1) * FP9_BLOCK : cols;
     uint32_t largest = 0;
-    for (size_t r = br * FP9_BLOCK; r < row_end; r++)
-        for (size_t c = bc * FP9_BLOCK; c < col_end; c++) {
-            float x = element(s, r * s->cols + c);
+    for (size_t r = block_row * FP9_BLOCK; r < row_end; r++)
+        for (size_t c = block_col * FP9_BLOCK; c < col_end; c++) {
+            float x = element(data, element_bytes, r * cols + c);
             uint32_t bits;
             memcpy(&bits, &x, sizeof bits);
             bits &= 0x7fffffffu;
             if (bits >= (uint32_t)(LARGEST + 1 + 127) << 23) {
-                *s->where = r * s->cols + c;
+                *where = r * cols + c;
                 return DUCK_BAD_WEIGHT;
             }
             if (bits > largest) largest = bits;
@@ -60,85 +50,154 @@ static int block_scale(const struct source *s, size_t br, size_t bc, float *scal
     return 0;
 }
 
-static int checkpoint_scale(const struct source *s, size_t br, size_t bc, float *scale)
+/* ---- a part ---- */
+
+static size_t part_rows(const struct duck_core *d, const struct duck_part *p)
 {
-    size_t i = br * ((s->cols + FP9_BLOCK - 1) / FP9_BLOCK) + bc;
-    memcpy(scale, s->scales + 4 * i, sizeof *scale);
-    if (*scale >= 0x1p-126f && *scale < 0x1p112f) return 0;
-    *s->where = i;
-    return DUCK_BAD_SCALE;
+    return p->which == DUCK_DOWN ? d->hidden : 8 * (size_t)d->run[p->run].count;
 }
 
-/* Packed scales of the blocks [row_block, + rows) x [col_block, + cols), `stride` apart. */
-static int load_scales(const struct source *s, size_t row_block, size_t rows, size_t col_block, size_t cols,
-                       float *out, size_t stride)
+static size_t part_cols(const struct duck_core *d, const struct duck_part *p)
 {
+    return p->which == DUCK_DOWN ? 8 * (size_t)d->run[p->run].count : d->hidden;
+}
+
+/* Distance of the rows of packed scales in the core's memory. */
+static size_t packed_stride(const struct duck_core *d, const struct duck_part *p)
+{
+    return p->which == DUCK_DOWN ? d->run[p->run].column_blocks : d->hidden_blocks;
+}
+
+int duck_core_load_scales(struct duck_core *d, const struct duck_part *p, uint64_t *where)
+{
+    struct duck__run *run = &d->run[p->run];
+    float *packed = duck__scales(d, run, p->expert, p->which);
+    size_t columns = (p->column + 8 * (size_t)run->count + FP9_BLOCK - 1) / FP9_BLOCK;
+    size_t rows = p->which == DUCK_DOWN ? d->hidden_blocks : columns;
+    size_t cols = p->which == DUCK_DOWN ? columns : d->hidden_blocks;
+    run->column[p->expert] = p->column;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++) {
             float scale;
-            int rc = s->scales ? checkpoint_scale(s, row_block + r, col_block + c, &scale)
-                               : block_scale(s, row_block + r, col_block + c, &scale);
-            if (rc) return rc;
-            out[r * stride + c] = scale * FP9_W_SCALE;
+            size_t i = r * p->scale_stride + c;
+            memcpy(&scale, p->scales + 4 * i, sizeof scale);
+            if (!(scale >= 0x1p-126f && scale < 0x1p112f)) {
+                *where = i;
+                return DUCK_BAD_SCALE;
+            }
+            packed[r * packed_stride(d, p) + c] = scale * FP9_W_SCALE;
         }
     return 0;
 }
 
-/* Codes of the 8 x 8 elements at (row, col), all in one block whose packed scale is `scale`. */
-static int load_tile(const struct source *s, size_t row, size_t col, float scale, uint16_t code[64])
+uint32_t duck_core_part_panels(const struct duck_core *d, const struct duck_part *p)
 {
-    float inverse =
-        FP9_W_SCALE / scale; // exact where it is used: the block scales made here are powers of two
+    return (uint32_t)(part_rows(d, p) / 8);
+}
+
+/* Codes of the 8 x 8 elements at (row, col), all in one block whose packed scale is `scale`. */
+static int load_tile(const struct duck_part *p, const uint16_t e4m3[256], size_t row, size_t col, float scale,
+                     uint16_t code[64], uint64_t *where)
+{
+    float inverse = FP9_W_SCALE / scale; // exact where it is used: scales of floats are powers of two
     for (size_t lane = 0; lane < 8; lane++)
         for (size_t k = 0; k < 8; k++) {
-            size_t i = (row + lane) * s->cols + col + k;
+            size_t i = (row + lane) * p->stride + col + k;
             uint16_t *c = &code[8 * lane + k];
-            if (s->element_bytes == 1)
-                *c = s->e4m3[s->data[i]];
-            else if (fp9_from_float(element(s, i) * inverse, c))
+            if (p->element_bytes == 1)
+                *c = e4m3[p->data[i]];
+            else if (fp9_from_float(element(p->data, p->element_bytes, i) * inverse, c))
                 *c = NOT_A_NUMBER;
             if (*c == NOT_A_NUMBER) {
-                *s->where = i;
+                *where = i;
                 return DUCK_BAD_WEIGHT;
             }
         }
     return 0;
 }
 
-/* One panel: rows row .. row + 7, `inputs` columns from `col` on; scale[i] belongs to the i-th block it
- * touches. */
-static int load_panel(const struct source *s, uint8_t *panel, size_t row, size_t col, size_t inputs,
-                      const float *scale)
+int duck_core_load_panels(struct duck_core *d, const struct duck_part *p, uint32_t first, uint32_t count,
+                          uint64_t *where)
 {
-    for (size_t tile = 0; tile < inputs / 8; tile++) {
-        uint16_t code[64];
-        size_t c = col + 8 * tile;
-        int rc = load_tile(s, row, c, scale[c / FP9_BLOCK - col / FP9_BLOCK], code);
-        if (rc) return rc;
-        fp9_panel_put_tile(panel, inputs, tile, code);
+    const struct duck__run *run = &d->run[p->run];
+    uint16_t e4m3[256]; // codes of all e4m3 bytes, NOT_A_NUMBER for NaN
+    for (unsigned i = 0; i < 256; i++)
+        if (fp9_from_e4m3((uint8_t)i, &e4m3[i])) e4m3[i] = NOT_A_NUMBER;
+    size_t inputs = part_cols(d, p);
+    size_t row_at = p->which == DUCK_DOWN ? 0 : p->column, col_at = p->which == DUCK_DOWN ? p->column : 0;
+    for (size_t panel = first; panel < first + count; panel++) {
+        const float *scale = duck__scales(d, run, p->expert, p->which) +
+                             (row_at + 8 * panel) / FP9_BLOCK * packed_stride(d, p);
+        uint8_t *to = duck__panel(run, p->expert, p->which, panel);
+        for (size_t tile = 0; tile < inputs / 8; tile++) {
+            uint16_t code[64];
+            int rc =
+                load_tile(p, e4m3, 8 * panel, 8 * tile, scale[(col_at + 8 * tile) / FP9_BLOCK], code, where);
+            if (rc) return rc;
+            fp9_panel_put_tile(to, inputs, tile, code);
+        }
     }
     return 0;
 }
 
-static int load_run(const struct duck_core *d, const struct duck__run *r, uint32_t expert,
-                    enum duck_matrix which, uint32_t column, const struct source *s)
+/* ---- whole tensors ---- */
+
+/* One tensor of the checkpoint: where codes and scales come from. */
+struct source {
+    const uint8_t *data;
+    const uint8_t *scales; // e4m3 only
+    int element_bytes;     // 1: e4m3, 2: bf16, 4: fp32
+    size_t rows, cols;
+    uint64_t *where;
+};
+
+/* Scales of a part of a float tensor, into the place of its packed scales. */
+static int make_scales(const struct duck_core *d, const struct source *s, const struct duck_part *p,
+                       size_t row_block, size_t col_block, float *out)
 {
-    size_t from = column + 8 * (size_t)r->first, columns = 8 * (size_t)r->count; // in the tensor
-    size_t block = from / FP9_BLOCK, blocks = (from + columns - 1) / FP9_BLOCK - block + 1;
-    float *scales = duck__scales(d, r, expert, which);
-    r->column[expert] = (uint32_t)(from % FP9_BLOCK);
-    int rc;
-    if (which == DUCK_DOWN) {
-        rc = load_scales(s, 0, d->hidden_blocks, block, blocks, scales, r->column_blocks);
-        for (size_t row = 0; rc == 0 && row < d->hidden; row += 8)
-            rc = load_panel(s, duck__panel(r, expert, which, row / 8), row, from, columns,
-                            scales + row / FP9_BLOCK * r->column_blocks);
+    size_t columns = (p->column + 8 * (size_t)d->run[p->run].count + FP9_BLOCK - 1) / FP9_BLOCK;
+    size_t rows = p->which == DUCK_DOWN ? d->hidden_blocks : columns;
+    size_t cols = p->which == DUCK_DOWN ? columns : d->hidden_blocks;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < cols; c++) {
+            int rc = duck_core_float_scale(s->data, s->element_bytes, s->rows, s->cols, row_block + r,
+                                           col_block + c, &out[r * packed_stride(d, p) + c], s->where);
+            if (rc) return rc;
+        }
+    return 0;
+}
+
+static int load_run(struct duck_core *d, uint32_t run, uint32_t expert, enum duck_matrix which,
+                    uint32_t column, const struct source *s)
+{
+    size_t from = column + 8 * (size_t)d->run[run].first; // in the tensor
+    size_t row = which == DUCK_DOWN ? 0 : from, col = which == DUCK_DOWN ? from : 0;
+    size_t element_at = row * s->cols + col, scale_stride = (s->cols + FP9_BLOCK - 1) / FP9_BLOCK;
+    size_t scale_at = row / FP9_BLOCK * scale_stride + col / FP9_BLOCK;
+    struct duck_part p = {.run = run,
+                          .expert = expert,
+                          .which = which,
+                          .column = (uint32_t)(from % FP9_BLOCK),
+                          .element_bytes = s->element_bytes,
+                          .data = s->data + element_at * (size_t)s->element_bytes,
+                          .stride = s->cols};
+    if (s->scales) {
+        p.scales = s->scales + 4 * scale_at;
+        p.scale_stride = scale_stride;
+    } else {
+        float *made = duck__scales(d, &d->run[run], expert, which);
+        int rc = make_scales(d, s, &p, row / FP9_BLOCK, col / FP9_BLOCK, made);
+        if (rc) return rc;
+        p.scales = (const uint8_t *)made;
+        p.scale_stride = packed_stride(d, &p);
+    }
+    int rc = duck_core_load_scales(d, &p, s->where);
+    if (rc) {
+        *s->where += scale_at;
         return rc;
     }
-    rc = load_scales(s, block, blocks, 0, d->hidden_blocks, scales, d->hidden_blocks);
-    for (size_t c = from; rc == 0 && c < from + columns; c += 8)
-        rc = load_panel(s, duck__panel(r, expert, which, (c - from) / 8), c, 0, d->hidden,
-                        scales + (c / FP9_BLOCK - block) * d->hidden_blocks);
+    rc = duck_core_load_panels(d, &p, 0, duck_core_part_panels(d, &p), s->where);
+    if (rc) *s->where += element_at;
     return rc;
 }
 
@@ -149,7 +208,7 @@ static int load(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_m
     s->cols = which == DUCK_DOWN ? tensor_width : d->hidden;
     uint32_t end;
     for (uint32_t i = duck__runs(d, bank, &end); i < end; i++) {
-        int rc = load_run(d, &d->run[i], expert, which, column, s);
+        int rc = load_run(d, i, expert, which, column, s);
         if (rc) return rc;
     }
     return 0;
@@ -160,8 +219,6 @@ int duck_core_load_e4m3(struct duck_core *d, uint32_t bank, uint32_t expert, enu
                         uint64_t *where)
 {
     struct source s = {.data = data, .scales = scales, .element_bytes = 1, .where = where};
-    for (unsigned i = 0; i < 256; i++)
-        if (fp9_from_e4m3((uint8_t)i, &s.e4m3[i])) s.e4m3[i] = NOT_A_NUMBER;
     return load(d, bank, expert, which, column, tensor_width, &s);
 }
 
