@@ -10,11 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "duck/wire_dtype.h"
 #include "host/flock/mlp_step.h"
 #include "host/model/model.h"
 #include "host/util/pool.h"
-
-enum wire_dtype { WIRE_F32, WIRE_BF16, WIRE_FP8 };
 
 struct flock_options {
     const struct model *model;

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "host/flock/wire_dtype.h"
+#include "duck/wire_dtype.h"
 #include "host/model/checkpoint.h"
 #include "host/util/clock.h"
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/flock/wire_dtype.h"
+#include "duck/wire_dtype.h"
 
 static void bf16_keeps_its_own_numbers(void **state)
 {
@@ -111,6 +111,26 @@ static void in_place_and_f32(void **state)
     }
 }
 
+static void packing_and_unpacking_is_rounding(void **state)
+{
+    (void)state;
+    enum { TOKENS = 3, N = 200 };
+    static float x[TOKENS * N], rounded[TOKENS * N], back[TOKENS * N];
+    static uint8_t packed[TOKENS * N * 4 + 1];
+    for (int i = 0; i < TOKENS * N; i++)
+        x[i] = (float)((i * 7919) % 2003 - 1000) * powf(2.0f, (float)(i % 40 - 20));
+    memset(x + N, 0, 128 * sizeof *x); // a run of zeros
+    x[5] = NAN;
+    for (enum wire_dtype d = WIRE_F32; d < WIRE_DTYPES; d++) {
+        assert_true(wire_packed_bytes(d, TOKENS, N) < sizeof packed);
+        wire_pack(d, x, TOKENS, N, packed + 1); // unaligned
+        wire_unpack(d, packed + 1, TOKENS, N, back);
+        for (int t = 0; t < TOKENS; t++) wire_round(d, x + t * N, N, rounded + t * N);
+        for (int i = 0; i < TOKENS * N; i++)
+            assert_true(back[i] == rounded[i] || (isnan(back[i]) && isnan(rounded[i])));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +140,7 @@ int main(void)
         cmocka_unit_test(fp8_runs_have_their_own_scale),
         cmocka_unit_test(fp8_extremes),
         cmocka_unit_test(in_place_and_f32),
+        cmocka_unit_test(packing_and_unpacking_is_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
