@@ -2,6 +2,7 @@
 #include "host/cli/output.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,19 @@ int output_finish(struct error *err)
     return 0;
 }
 
+/* A file without a name in the folder of f->path, or one with f->temporary's. */
+static FILE *open_hidden(struct output_file *f)
+{
+    char folder[4096];
+    strcpy(folder, f->path);
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = 0;
+    int fd = open(slash ? folder : ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    f->nameless = fd >= 0;
+    if (fd < 0) fd = open(f->temporary, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+    return fd < 0 ? NULL : fdopen(fd, "w+b");
+}
+
 int output_open(struct output_file *f, const char *path, struct error *err)
 {
     struct stat st;
@@ -37,39 +51,44 @@ int output_open(struct output_file *f, const char *path, struct error *err)
     if (strlen(path) >= sizeof f->path) {
         return error_set(err, -ENAMETOOLONG, "a path of %zu characters is too long", strlen(path));
     }
-    strcpy(f->path, path);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+    if (!realpath(path, f->path)) strcpy(f->path, path); // what a link points to is replaced, not the link
+    if (!strncmp(path, "/dev/", 5)) {
+        f->stream = fopen(path, "ab"); // /dev/stdout may be a file of somebody else's by now
+    } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
         if (S_ISDIR(st.st_mode))
             return error_set(err, -EISDIR, "%s: cannot be written: it is a directory", path);
         f->stream = fopen(path, "wb");
     } else if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
         f->stream = NULL; // renaming over a write-protected file would succeed and surprise
     } else {
-        snprintf(f->temporary, sizeof f->temporary, "%s.part-%ld", path, (long)getpid());
-        f->stream = fopen(f->temporary, "w+b");
+        snprintf(f->temporary, sizeof f->temporary, "%s.part-%ld", f->path, (long)getpid());
+        f->stream = open_hidden(f);
     }
     if (!f->stream) return error_set(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
     return 0;
 }
 
+/* Gives the complete file its name. */
+static int name_file(const struct output_file *f, int fd)
+{
+    char self[40];
+    if (!f->temporary[0]) return 0;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    if (f->nameless && linkat(AT_FDCWD, self, AT_FDCWD, f->temporary, AT_SYMLINK_FOLLOW) != 0) return -errno;
+    if (rename(f->temporary, f->path) == 0) return 0;
+    int code = errno;
+    unlink(f->temporary);
+    return -code;
+}
+
 int output_commit(struct output_file *f, struct error *err)
 {
-    bool failed = fflush(f->stream) != 0 || ferror(f->stream);
-    int code = errno;
-    if (fclose(f->stream) != 0 && !failed) {
-        failed = true;
-        code = errno;
-    }
+    int rc = fflush(f->stream) != 0 || ferror(f->stream) ? -errno : name_file(f, fileno(f->stream));
+    if (rc && f->temporary[0] && !f->nameless) unlink(f->temporary);
+    fclose(f->stream); // flushed above
     f->stream = NULL;
-    if (!failed && f->temporary[0] && rename(f->temporary, f->path) != 0) {
-        failed = true;
-        code = errno;
-    }
-    if (failed) {
-        if (f->temporary[0]) unlink(f->temporary);
-        if (code == EPIPE) return stdout_failed(code, err); // /dev/stdout
-        return error_set(err, -code, "%s: cannot be written: %s", f->path, strerror(code));
-    }
+    if (rc == -EPIPE) return stdout_failed(EPIPE, err); // /dev/stdout
+    if (rc) return error_set(err, rc, "%s: cannot be written: %s", f->path, strerror(-rc));
     return 0;
 }
 
@@ -78,7 +97,7 @@ void output_abandon(struct output_file *f)
     if (!f->stream) return;
     fclose(f->stream);
     f->stream = NULL;
-    if (f->temporary[0]) unlink(f->temporary);
+    if (f->temporary[0] && !f->nameless) unlink(f->temporary);
 }
 
 int output_directory(const char *path, struct error *err)

@@ -16,11 +16,13 @@ int output_text(const char *text, size_t length, struct error *err);
 /* Flushes stdout and says whether everything arrived. */
 int output_finish(struct error *err);
 
-/* A file that appears complete or not at all: written under a temporary name beside `path`. Where `path` is
+/* A file that appears complete or not at all: written without a name beside `path`, so that nothing is left
+ * when the process is killed (under a temporary name where the file system cannot do that). Where `path` is
  * there and not a plain file (/dev/stdout, a pipe), it is written directly. */
 struct output_file {
     FILE *stream;
-    char path[4096], temporary[4128]; // temporary: empty when written directly
+    char path[4096], temporary[4128]; // temporary: its name until commit; empty when written directly
+    bool nameless;                    // it has that name only for a moment
 };
 int output_open(struct output_file *f, const char *path, struct error *err);
 int output_commit(struct output_file *f, struct error *err); // closes *f in any case
