@@ -15,18 +15,27 @@
 
 #define WARM_UP_TOKENS 8
 
+struct case_progress {
+    struct progress progress;
+    const char *name;
+    uint32_t limit;
+};
+
+/* Begins with the first token: the prompt shows its own progress. */
 static int on_token(void *ctx, const struct answer *a, size_t index, struct error *err)
 {
+    struct case_progress *p = ctx;
     (void)a;
     (void)err;
-    progress_update(ctx, (double)(index + 1));
+    if (index == 0) progress_begin(&p->progress, p->name, "tokens", p->limit, 1);
+    progress_update(&p->progress, (double)index);
     return 0;
 }
 
 static int run_case(struct session *s, const struct suite_case *c, uint32_t n, struct answer *a,
                     struct error *err)
 {
-    struct progress progress;
+    struct case_progress progress = {.name = c->name, .limit = n};
     struct question q = {
         .prompt = &c->prompt,
         .max_tokens = n,
@@ -35,11 +44,10 @@ static int run_case(struct session *s, const struct suite_case *c, uint32_t n, s
         .on_token = on_token,
         .ctx = &progress,
     };
-    progress_begin(&progress, c->name, "tokens", n, 1);
     interrupt_catch(false);
     int rc = answer_make(s, &q, a, err);
     interrupt_release();
-    progress_end(&progress);
+    progress_end(&progress.progress);
     return rc;
 }
 
