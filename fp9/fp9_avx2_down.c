@@ -38,10 +38,10 @@ static size_t first_pair(const struct fp9_down *d, const struct fp9_down_expert 
     return low;
 }
 
-/* One token, one slice of `panels` row panels: products straight from the registers the weights are made in.
+/* One pair, one slice of `panels` row panels: products straight from the registers the weights are made in.
  */
-FP9__INLINE void one_token(const uint8_t *body, const uint8_t *sign, size_t panel_bytes, unsigned panels,
-                           const float *hs, const __m256 scale[], __m256 *sums)
+FP9__INLINE void one_pair(const uint8_t *body, const uint8_t *sign, size_t panel_bytes, unsigned panels,
+                          const float *hs, const __m256 scale[], size_t tokens, __m256 *sums)
 {
     __m256i signs[2];
     __m256 blk[2];
@@ -67,7 +67,8 @@ FP9__INLINE void one_token(const uint8_t *body, const uint8_t *sign, size_t pane
         }
     }
     FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) sums[p] = _mm256_fmadd_ps(scale[p], blk[p], sums[p]);
+    for (unsigned p = 0; p < panels; p++)
+        sums[p * tokens] = _mm256_fmadd_ps(scale[p], blk[p], sums[p * tokens]);
 }
 
 /* `tokens` neighbouring pairs with the decoded tiles of `panels` row panels. */
@@ -99,6 +100,34 @@ FP9__INLINE void some_pairs(const float *w, unsigned panels, const __m256 scale[
     }
 }
 
+/* All pairs of an expert with one slice's decoded tiles; a function of its own, or the compiler keeps the
+ * tiles in registers that the sums need. */
+#define PAIRS_FUNCTION(P)                                                                                    \
+    static __attribute__((noinline)) void all_pairs_##P(                                                     \
+        const float *w, const float *scales, const float *hs, size_t pairs, const uint32_t *token,           \
+        size_t first_token, size_t tokens, __m256 *sums)                                                     \
+    {                                                                                                        \
+        const __m256 scale[2] = {_mm256_broadcast_ss(scales), _mm256_broadcast_ss(scales + 1)};              \
+        size_t q = 0;                                                                                        \
+        for (; q + PAIRS <= pairs; q += PAIRS)                                                               \
+            some_pairs(w, P, scale, hs + 8 * q, PAIRS, token + q, first_token, tokens, sums);                \
+        switch (pairs - q) {                                                                                 \
+        case 3:                                                                                              \
+            some_pairs(w, P, scale, hs + 8 * q, 3, token + q, first_token, tokens, sums);                    \
+            break;                                                                                           \
+        case 2:                                                                                              \
+            some_pairs(w, P, scale, hs + 8 * q, 2, token + q, first_token, tokens, sums);                    \
+            break;                                                                                           \
+        case 1:                                                                                              \
+            some_pairs(w, P, scale, hs + 8 * q, 1, token + q, first_token, tokens, sums);                    \
+            break;                                                                                           \
+        default:                                                                                             \
+            break;                                                                                           \
+        }                                                                                                    \
+    }
+PAIRS_FUNCTION(1)
+PAIRS_FUNCTION(2)
+
 /* What one expert adds to two row panels (or one, the last): pairs [from, to), slices [first, first + count).
  */
 struct share {
@@ -123,7 +152,7 @@ FP9__INLINE void share_one(const struct share *h, unsigned panels)
 {
     const struct nest *n = h->nest;
     const float *hs = n->d->hs + h->first * n->d->hs_stride + 8 * h->from;
-    __m256 *sums = h->sums;
+    __m256 *sums = h->sums + (n->d->token[h->from] - n->token);
     for (size_t s = h->first; s < h->first + h->count; s++, hs += n->d->hs_stride, sums += n->width) {
         size_t body = fp9__body_offset(s), sign = fp9__sign_offset(n->tiles, s),
                block = (h->column + 8 * s) / FP9_BLOCK;
@@ -131,7 +160,7 @@ FP9__INLINE void share_one(const struct share *h, unsigned panels)
         FP9__UNROLL
         for (unsigned p = 0; p < panels; p++) scale[p] = _mm256_broadcast_ss(h->scales[p] + block);
         prefetch(h, panels, body, sign);
-        one_token(h->panel + body, h->panel + sign, n->panel_bytes, panels, hs, scale, sums);
+        one_pair(h->panel + body, h->panel + sign, n->panel_bytes, panels, hs, scale, n->tokens, sums);
     }
 }
 
@@ -139,27 +168,21 @@ FP9__INLINE void share_many(const struct share *h, unsigned panels)
 {
     const struct nest *n = h->nest;
     const uint32_t *token = n->d->token + h->from;
-    size_t pairs = h->to - h->from;
-    float w[2 * 64] __attribute__((aligned(64)));
+    float w[2 * 64] __attribute__((aligned(64))), scale[2] = {0, 0};
     for (size_t s = h->first; s < h->first + h->count; s++) {
         size_t body = fp9__body_offset(s), sign = fp9__sign_offset(n->tiles, s),
                block = (h->column + 8 * s) / FP9_BLOCK;
-        const float *hs = n->d->hs + s * n->d->hs_stride + 8 * h->from;
-        __m256 *sums = h->sums + (s - h->first) * n->width, scale[2];
         prefetch(h, panels, body, sign);
-        FP9__UNROLL
         for (unsigned p = 0; p < panels; p++) {
             __m256 tile[8];
-            scale[p] = _mm256_broadcast_ss(h->scales[p] + block);
+            scale[p] = h->scales[p][block];
             fp9__tile(h->panel + p * n->panel_bytes + body, h->panel + p * n->panel_bytes + sign, tile);
             FP9__UNROLL
             for (unsigned k = 0; k < 8; k++) _mm256_store_ps(w + 64 * p + 8 * k, tile[k]);
         }
-        size_t q = 0;
-        for (; q + PAIRS <= pairs; q += PAIRS)
-            some_pairs(w, panels, scale, hs + 8 * q, PAIRS, token + q, n->token, n->tokens, sums);
-        for (; q < pairs; q++)
-            some_pairs(w, panels, scale, hs + 8 * q, 1, token + q, n->token, n->tokens, sums);
+        (panels > 1 ? all_pairs_2 : all_pairs_1)(w, scale, n->d->hs + s * n->d->hs_stride + 8 * h->from,
+                                                 h->to - h->from, token, n->token, n->tokens,
+                                                 h->sums + (s - h->first) * n->width);
     }
 }
 
@@ -200,7 +223,7 @@ static void expert_slices(const struct nest *n, const struct fp9_down_expert *e,
         h.sums = n->sums + p * n->tokens;
         for (unsigned i = 0; i < panels; i++)
             h.scales[i] = e->scales + 8 * (row + i) / FP9_BLOCK * n->d->scale_stride;
-        if (n->tokens == 1)
+        if (h.to - h.from == 1)
             (panels == 2 ? share_one_2 : share_one_1)(&h);
         else
             (panels == 2 ? share_many_2 : share_many_1)(&h);
