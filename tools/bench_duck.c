@@ -14,7 +14,7 @@
 #include "tools/bench_limits.h"
 
 enum row { READ, FMA, L2_OURS, L2_PLAIN, STEP, PLAIN, ROWS };
-enum { CACHED_PANELS = 4, FMA_ROUNDS = 2000, CACHED_PASSES = 40, MAX_REPEATS = 101 };
+enum { CACHED_PANELS = 4, FMA_ROUNDS = 2000, CACHED_PASSES = 8, MAX_REPEATS = 101 };
 
 struct options {
     uint32_t hidden, width, experts, top_k, tokens, threads, repeats;
