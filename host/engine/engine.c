@@ -15,7 +15,7 @@ int engine__assemble(struct engine **out, const struct model *model, struct back
     e->model = model;
     e->backend = backend;
     e->set = *settings;
-    e->owner = calloc(settings->lanes, sizeof *e->owner);
+    e->owner = calloc(settings->lanes, sizeof(struct generation *));
     e->lanes = lanes_open(backend, flock, settings->lanes, settings->step_timeout_ms);
     if (!e->owner || !e->lanes) {
         engine_close(e);

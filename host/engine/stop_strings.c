@@ -40,7 +40,11 @@ int stop_strings_open(struct stop_strings **out, const char *const *strings, siz
     struct stop_strings *s = calloc(1, sizeof *s);
     if (!s) return error_set(err, -ENOMEM, "no memory for stop strings");
     s->pattern = calloc(count + 1, sizeof *s->pattern);
-    int rc = s->pattern ? 0 : error_set(err, -ENOMEM, "no memory for %zu stop strings", count);
+    if (!s->pattern) {
+        stop_strings_close(s);
+        return error_set(err, -ENOMEM, "no memory for %zu stop strings", count);
+    }
+    int rc = 0;
     for (size_t i = 0; !rc && i < count; i++) {
         if (!strings[i][0]) {
             rc = error_set(err, -EINVAL, "stop string %zu of %zu is empty", i + 1, count);

@@ -45,6 +45,7 @@ static void head(uint32_t h, int32_t last, float *logits)
 void fake_reference(const int32_t *ids, uint32_t count, float *logits, struct fake_kv *kv)
 {
     struct fake_kv own;
+    assert(count > 0);
     if (!kv) kv = &own;
     for (uint32_t p = 0; p < count; p++) {
         uint32_t h = mix(3, (uint32_t)ids[p]);
@@ -186,7 +187,7 @@ static enum backend_event poll(struct backend *b, uint32_t lane, struct mlp_step
     for (uint32_t i = 0; i < a->job.tokens; i++) {
         kv[a->job.position + i] = a->h[i];
         a->h[i] = attend(kv, a->job.position + i);
-        a->x[2 * i] = (float)(a->h[i] & 0xffff);
+        a->x[2 * (size_t)i] = (float)(a->h[i] & 0xffff);
     }
     *step = (struct mlp_step){.layer = a->layer, .tokens = a->job.tokens, .x = a->x, .y = a->y};
     a->state = FAKE_PUBLISHED;
@@ -198,7 +199,7 @@ static void resume(struct backend *b, uint32_t lane)
     struct fake *f = fake_of(b);
     struct fake_lane *a = &f->lane[lane];
     assert(a->state == FAKE_PUBLISHED && !a->at_flock);
-    for (uint32_t i = 0; i < a->job.tokens; i++) a->h[i] = after_expert(a->h[i], a->y[2 * i]);
+    for (uint32_t i = 0; i < a->job.tokens; i++) a->h[i] = after_expert(a->h[i], a->y[2 * (size_t)i]);
     a->layer++;
     a->busy = some_delay(f);
     a->state = FAKE_COMPUTE;
@@ -251,7 +252,8 @@ static int flock_poll_fake(void *flock, uint32_t lane, bool wait, struct error *
     }
     a->at_flock = false;
     if (is_sick(f, a, SICK_ANSWER)) return error_set(err, -EIO, "answer is sick");
-    for (uint32_t i = 0; i < a->step.tokens; i++) a->step.y[2 * i] = expert(a->step.layer, a->step.x[2 * i]);
+    for (uint32_t i = 0; i < a->step.tokens; i++)
+        a->step.y[2 * (size_t)i] = expert(a->step.layer, a->step.x[2 * (size_t)i]);
     return 1;
 }
 

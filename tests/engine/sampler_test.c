@@ -76,26 +76,26 @@ static void distributions(void **state)
     static const struct {
         const char *name;
         double temperature;
-        int top_k;
         double top_p, min_p;
+        int top_k;
         uint32_t keep;
     } cases[] = {
-        {"plain", 1.0, 0, 1.0, 0.0, 6},
-        {"hot", 2.5, 0, 1.0, 0.0, 6},
-        {"top-k 3", 1.0, 3, 1.0, 0.0, 3},
-        {"top-k 1", 1.0, 1, 1.0, 0.0, 1},
-        {"top-k of all", 1.0, 6, 1.0, 0.0, 6},
-        {"top-k beyond all", 1.0, 100, 1.0, 0.0, 6},
-        {"top-p 0.5: the one that crosses is kept", 1.0, 0, 0.5, 0.0, 2},
-        {"top-p 0.4: the first alone", 1.0, 0, 0.4, 0.0, 1},
-        {"top-p 0: still one", 1.0, 0, 0.0, 0.0, 1},
-        {"top-p 0.9", 1.0, 0, 0.9, 0.0, 3},
-        {"min-p 0.3", 1.0, 0, 1.0, 0.3, 3},
-        {"min-p 1: the largest", 1.0, 0, 1.0, 1.0, 1},
-        {"min-p after temperature", 2.5, 0, 1.0, 0.3, 5},
-        {"top-p is a share of top-k's mass", 1.0, 2, 0.6, 0.0, 1},
-        {"top-k 3 and top-p 0.7", 1.0, 3, 0.7, 0.0, 2},
-        {"all three", 1.0, 5, 0.95, 0.5, 2},
+        {"plain", 1.0, 1.0, 0.0, 0, 6},
+        {"hot", 2.5, 1.0, 0.0, 0, 6},
+        {"top-k 3", 1.0, 1.0, 0.0, 3, 3},
+        {"top-k 1", 1.0, 1.0, 0.0, 1, 1},
+        {"top-k of all", 1.0, 1.0, 0.0, 6, 6},
+        {"top-k beyond all", 1.0, 1.0, 0.0, 100, 6},
+        {"top-p 0.5: the one that crosses is kept", 1.0, 0.5, 0.0, 0, 2},
+        {"top-p 0.4: the first alone", 1.0, 0.4, 0.0, 0, 1},
+        {"top-p 0: still one", 1.0, 0.0, 0.0, 0, 1},
+        {"top-p 0.9", 1.0, 0.9, 0.0, 0, 3},
+        {"min-p 0.3", 1.0, 1.0, 0.3, 0, 3},
+        {"min-p 1: the largest", 1.0, 1.0, 1.0, 0, 1},
+        {"min-p after temperature", 2.5, 1.0, 0.3, 0, 5},
+        {"top-p is a share of top-k's mass", 1.0, 0.6, 0.0, 2, 1},
+        {"top-k 3 and top-p 0.7", 1.0, 0.7, 0.0, 3, 2},
+        {"all three", 1.0, 0.95, 0.5, 5, 2},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         print_message("  %s\n", cases[c].name);

@@ -30,7 +30,7 @@ static struct stop_strings *open_strings(const char *const *stop)
 
 static void feed(struct stop_strings *s, const char *piece, size_t length, struct result *r)
 {
-    struct stop_text t;
+    struct stop_text t = {"", 0};
     r->found = stop_strings_feed(s, piece, length, &t);
     assert_true(r->found == 0 || r->found == 1);
     memcpy(r->text + r->length, t.text, t.length);

@@ -210,7 +210,10 @@ struct engine *compare_open(const char *dir, const struct engine_options *o)
 static const struct golden *must_find(const struct goldens *g, const char *prompt, const char *name)
 {
     const struct golden *t = goldens_find(g, "%s.%s", prompt, name);
-    if (!t) fail_msg("no golden %s.%s", prompt, name);
+    if (!t) {
+        fail_msg("no golden %s.%s", prompt, name);
+        abort();
+    }
     return t;
 }
 

@@ -1,7 +1,7 @@
 /* golden_cpu_test.c: CPU backend and local flock against the independent reference: logits, selections,
  * hidden states, greedy continuations, perplexity.
  *
- * Built with REDUCED (sanitizers are ten times slower) the longest prompts are left out. */
+ * Built with REDUCED (sanitizers are ten to fifty times slower) the longest prompts are left out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ struct golden_model {
 
 static const struct golden_model models[] = {
     {"tests/goldens/v32-tiny", "tests/goldens/v32-tiny/goldens", true, {"short", "mid", "long"}, 2},
-    {"tests/goldens/v3-tiny", "tests/goldens/v3-tiny/goldens", true, {"short", "mid"}, 2},
+    {"tests/goldens/v3-tiny", "tests/goldens/v3-tiny/goldens", true, {"short", "mid"}, 1},
     {"models/duckling",
      "tests/goldens/duckling",
      false,
@@ -176,6 +176,7 @@ static void greedy_text_is_the_references(void **state)
         uint32_t proposed = 0, accepted = 0, tokens = 0;
         for (size_t f = 0; f < 3; f++)
             for (int mtp = 0; mtp < 2; mtp++) {
+                if (REDUCED && mtp != (f == 1)) continue; // without MTP on 1 and 7 ducks, with it on 3
                 struct engine_options o = exact;
                 o.flock_spec = flocks[f];
                 o.mtp = mtp;
@@ -201,13 +202,14 @@ static void greedy_text_is_the_references(void **state)
 
 struct loss {
     const int32_t *ids;
+    uint32_t count;
     double nll;
 };
 
 static void add_loss(void *ctx, uint32_t position, const float *logits)
 {
     struct loss *l = ctx;
-    if (position == 1023) return;
+    if (position + 1 == l->count) return;
     double top = (double)logits[0], sum = 0.0;
     for (int v = 1; v < 6400; v++) top = fmax(top, (double)logits[v]);
     for (int v = 0; v < 6400; v++) sum += exp((double)logits[v] - top);
@@ -220,17 +222,17 @@ static void perplexity_is_the_references(void **state)
     struct goldens *g = open_goldens("tests/goldens/duckling");
     struct engine *e = compare_open("models/duckling", &exact);
     const struct golden *ids = goldens_find(g, "ppl_text.ids"), *nll = goldens_find(g, "ppl_text.nll");
-    uint32_t rows = REDUCED ? 1 : 4;
+    uint32_t rows = REDUCED ? 1 : 4, count = REDUCED ? 256 : 1024;
     double got = 0.0, want = 0.0;
     for (uint32_t r = 0; r < rows; r++) {
-        struct loss l = {ids->i + 1024 * r, 0.0};
+        struct loss l = {ids->i + (size_t)1024 * r, count, 0.0};
         const struct engine_rows out = {.row = add_loss, .ctx = &l};
         struct error err;
-        if (engine_evaluate(e, l.ids, 1024, 0, &out, &err)) fail_msg("%s", err.text);
+        if (engine_evaluate(e, l.ids, count, 0, &out, &err)) fail_msg("%s", err.text);
         got += l.nll;
-        for (uint32_t i = 0; i < 1023; i++) want += (double)nll->f[1023 * r + i];
+        for (uint32_t i = 0; i + 1 < count; i++) want += (double)nll->f[(size_t)1023 * r + i];
     }
-    double n = 1023.0 * rows, ratio = exp((got - want) / n);
+    double n = (double)(count - 1) * rows, ratio = exp((got - want) / n);
     print_message("  %u rows: %.5f nats, reference %.5f, perplexity %+.4f %%\n", rows, got / n, want / n,
                   100.0 * (ratio - 1.0));
     assert_true(fabs(ratio - 1.0) <= 1e-3);
