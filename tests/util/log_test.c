@@ -47,15 +47,18 @@ static void capture_terminal(void)
     capture(master, slave);
 }
 
+// Everything written since capture(): stderr, the only writer, is closed first, so that reading ends.
 static const char *captured(void)
 {
     static char text[4096];
     fflush(stderr);
-    fcntl(read_end, F_SETFL, O_NONBLOCK);
-    ssize_t n = read(read_end, text, sizeof text - 1);
-    text[n > 0 ? n : 0] = 0;
     dup2(saved, STDERR_FILENO);
     close(saved);
+    size_t length = 0;
+    ssize_t n;
+    while (length < sizeof text - 1 && (n = read(read_end, text + length, sizeof text - 1 - length)) > 0)
+        length += (size_t)n;
+    text[length] = 0;
     close(read_end);
     return text;
 }

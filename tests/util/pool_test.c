@@ -155,14 +155,21 @@ static void caller_sleeps_for_the_last_task(void **state)
     pool_close(p);
 }
 
+struct recorded {
+    char name[16];
+    _Atomic int done;
+};
+
 static void record_name(void *arg, size_t task, unsigned worker)
 {
     (void)task;
+    struct recorded *r = arg;
     if (worker > 0) {
-        pthread_getname_np(pthread_self(), arg, 16);
-    } else {
-        usleep(20000); // leaves the other task to the worker
+        pthread_getname_np(pthread_self(), r->name, sizeof r->name);
+        atomic_store(&r->done, 1);
     }
+    for (int i = 0; i < 5000 && !atomic_load(&r->done); i++)
+        usleep(1000); // leaves the other task to the worker
 }
 
 static void workers_have_names(void **state)
@@ -170,9 +177,9 @@ static void workers_have_names(void **state)
     (void)state;
     struct pool *p;
     assert_int_equal(pool_open(&p, 2, NULL), 0);
-    char name[16] = "";
-    pool_run(p, record_name, name, 2);
-    assert_string_equal(name, "duckd-pool-1");
+    struct recorded r = {0};
+    pool_run(p, record_name, &r, 2);
+    assert_string_equal(r.name, "duckd-pool-1");
     pool_close(p);
 }
 
