@@ -7,6 +7,7 @@
  * bits do not depend on that. */
 #include "host/flock/transport.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -99,10 +100,10 @@ static void begin_task(void *arg, size_t duck, unsigned worker)
     (void)worker;
     struct local *l = arg;
     struct local_duck *d = &l->duck[duck];
-    // Ducks without a slice of this bank are not asked.
-    d->work = duck_core_subtrees(d->core, l->block.layer, NULL, 0) == 0
-                  ? NULL
-                  : duck_work_begin(d->core, d->scratch, d->scratch_bytes, &l->duck_step);
+    d->work = NULL;
+    if (duck_core_subtrees(d->core, l->block.layer, NULL, 0) == 0) return; // holds nothing of this bank
+    d->work = duck_work_begin(d->core, d->scratch, d->scratch_bytes, &l->duck_step);
+    assert(d->work); // the flock has checked the step, and scratch is for the largest
 }
 
 static void phase_task(void *arg, size_t task, unsigned worker)

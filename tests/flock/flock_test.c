@@ -38,7 +38,11 @@ static int open_all(void **state)
 {
     (void)state;
     if (!mkdtemp(synth_dir)) return -1;
-    if (shell("%s/synth-model --config configs/synth-2048.json --out %s --seed 5 2>/dev/null", BINARY_DIR,
+    // One dense and one MoE layer are enough to have all 32 ducks work.
+    if (shell("sed '/num_hidden_layers/s/3/2/;/num_nextn/s/1/0/' configs/synth-2048.json >%s/small.json%s",
+              synth_dir, ""))
+        return -1;
+    if (shell("%1$s/synth-model --config %2$s/small.json --out %2$s --seed 5 2>/dev/null", BINARY_DIR,
               synth_dir))
         return -1;
     struct error err;
@@ -128,7 +132,7 @@ static void compute(struct flock *f, const struct mlp_step *step)
 
 static uint32_t banks(const struct model *m)
 {
-    return m->config.layers + 1; // with the MTP layer
+    return m->config.layers + m->config.mtp_layers;
 }
 
 static void equals_plain_double_precision(void **state)
@@ -159,7 +163,7 @@ static const char unlike_json[] =
     " {\"weight\": 1.7, \"memory_gb\": 0.0005}]}";
 
 /* Steps of all layers, one of 1 and one of 11 tokens, through one flock after another: equal bits. */
-static void check_equal_bits(const struct model *m, enum wire_dtype activation, const char *unlike)
+static void check_equal_bits(const struct model *m, enum wire_dtype activation, bool some, const char *unlike)
 {
     const char *const specs[] = {"local:1", "local:2", "local:3", "local:5", "local:7", "local:32", unlike};
     uint32_t count = 2 * banks(m);
@@ -168,7 +172,7 @@ static void check_equal_bits(const struct model *m, enum wire_dtype activation, 
     float **want = calloc(count, sizeof *want);
     for (uint32_t i = 0; i < count; i++) step[i] = make_step(m, i / 2, i % 2 ? 11 : 1);
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
-        if (activation != WIRE_F32 && s % 2) continue; // rounding comes before ducks: some are enough
+        if (some && (s == 1 || s == 2 || s == 3)) continue;
         struct flock *f = open_flock(m, specs[s], s % 3 ? 2 : 1, activation, WIRE_F32);
         for (uint32_t i = 0; i < count; i++) {
             size_t bytes = step[i].tokens * hidden * sizeof(float);
@@ -199,7 +203,11 @@ static void same_bits_from_every_flock(void **state)
     assert_int_equal(write(fd, unlike_json, sizeof unlike_json - 1), sizeof unlike_json - 1);
     close(fd);
     for (unsigned i = 0; i < MODELS; i++) {
-        for (int d = WIRE_F32; d <= WIRE_FP8; d++) check_equal_bits(&model[i], (enum wire_dtype)d, unlike);
+        bool large = model[i].config.experts * model[i].config.expert_width > 2048; // takes time to load
+        check_equal_bits(&model[i], WIRE_F32, large, unlike);
+        if (large) continue;
+        check_equal_bits(&model[i], WIRE_BF16, true, unlike);
+        check_equal_bits(&model[i], WIRE_FP8, true, unlike);
     }
     unlink(unlike);
 }
@@ -207,7 +215,7 @@ static void same_bits_from_every_flock(void **state)
 static void tokens_alone_or_together(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < MODELS; i++) {
+    for (unsigned i = 0; i < SYNTH; i++) {
         const struct model *m = &model[i];
         size_t hidden = m->config.hidden_size;
         struct flock *f = open_flock(m, "local:3", 2, WIRE_BF16, WIRE_F32);
