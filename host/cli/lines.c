@@ -135,6 +135,8 @@ static int edit_line(struct lines *l, const char **text, size_t *length)
     for (;;) {
         int count = -1;
         interrupt_catch(true);
+        el_set(l->edit, EL_PREP_TERM,
+               1); // before the prompt: what is typed behind it is meant for the editor
         *text = el_gets(l->edit, &count);
         bool interrupted = interrupt_seen(), ending = interrupt_ending();
         interrupt_release();
