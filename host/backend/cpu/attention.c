@@ -85,21 +85,22 @@ static void from_lanes(const float *from, size_t n, __m256 factor, float *to, si
     }
 }
 
-/* ---- kernels over the keys of a segment ---- */
+/* ---- kernels over the keys of a segment ----
+ * 12 independent chains hide the latency of the multiply-adds and leave room in 16 registers. */
 
 static inline __attribute__((always_inline)) void score_block(const size_t N, const float *query,
                                                               const float *const *key, size_t dims,
                                                               __m256 scale, float *scores)
 {
-    __m256 s[8];
-#pragma GCC unroll 8
+    __m256 s[12];
+#pragma GCC unroll 12
     for (size_t k = 0; k < N; k++) s[k] = _mm256_setzero_ps();
     for (size_t d = 0; d < dims; d++) {
         __m256 q = _mm256_load_ps(query + 8 * d);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (size_t k = 0; k < N; k++) s[k] = _mm256_fmadd_ps(q, _mm256_broadcast_ss(key[k] + d), s[k]);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (size_t k = 0; k < N; k++) _mm256_store_ps(scores + 8 * k, _mm256_mul_ps(s[k], scale));
 }
 
@@ -107,16 +108,9 @@ static void score_keys(const float *query, const float *const *key, size_t count
                        float *scores)
 {
     size_t k = 0;
-    for (; k + 8 <= count; k += 8) score_block(8, query, key + k, dims, scale, scores + 8 * k);
-    if (count - k >= 4) {
-        score_block(4, query, key + k, dims, scale, scores + 8 * k);
-        k += 4;
-    }
-    if (count - k >= 2) {
-        score_block(2, query, key + k, dims, scale, scores + 8 * k);
-        k += 2;
-    }
-    if (k < count) score_block(1, query, key + k, dims, scale, scores + 8 * k);
+    for (; k + 12 <= count; k += 12) score_block(12, query, key + k, dims, scale, scores + 8 * k);
+    for (; k + 4 <= count; k += 4) score_block(4, query, key + k, dims, scale, scores + 8 * k);
+    for (; k < count; k++) score_block(1, query, key + k, dims, scale, scores + 8 * k);
 }
 
 /* scores -> weights relative to the segment's largest; returns that, and the sum of weights. */
@@ -133,21 +127,27 @@ static __m256 soften(float *scores, size_t count, __m256 *sum)
     return largest;
 }
 
+static inline __attribute__((always_inline)) void
+mix_block(const size_t N, const float *weights, const float *const *key, size_t count, size_t c, float *mixed)
+{
+    __m256 m[12];
+#pragma GCC unroll 12
+    for (size_t i = 0; i < N; i++) m[i] = _mm256_setzero_ps();
+    for (size_t k = 0; k < count; k++) {
+        __m256 w = _mm256_load_ps(weights + 8 * k);
+        const float *x = key[k] + c;
+#pragma GCC unroll 12
+        for (size_t i = 0; i < N; i++) m[i] = _mm256_fmadd_ps(w, _mm256_broadcast_ss(x + i), m[i]);
+    }
+#pragma GCC unroll 12
+    for (size_t i = 0; i < N; i++) _mm256_store_ps(mixed + 8 * (c + i), m[i]);
+}
+
 static void mix_keys(const float *weights, const float *const *key, size_t count, size_t latent, float *mixed)
 {
-    for (size_t c = 0; c < latent; c += 8) {
-        __m256 m[8];
-#pragma GCC unroll 8
-        for (size_t i = 0; i < 8; i++) m[i] = _mm256_setzero_ps();
-        for (size_t k = 0; k < count; k++) {
-            __m256 w = _mm256_load_ps(weights + 8 * k);
-            const float *x = key[k] + c;
-#pragma GCC unroll 8
-            for (size_t i = 0; i < 8; i++) m[i] = _mm256_fmadd_ps(w, _mm256_broadcast_ss(x + i), m[i]);
-        }
-#pragma GCC unroll 8
-        for (size_t i = 0; i < 8; i++) _mm256_store_ps(mixed + 8 * (c + i), m[i]);
-    }
+    size_t c = 0;
+    for (; c + 12 <= latent; c += 12) mix_block(12, weights, key, count, c, mixed);
+    for (; c < latent; c += 4) mix_block(4, weights, key, count, c, mixed);
 }
 
 /* One row against one segment whose keys stand in w->key. */

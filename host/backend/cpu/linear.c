@@ -14,24 +14,25 @@
 
 /* ---- kernels ---- */
 
-/* P panels x T rows: P * T independent chains hide the latency of the multiply-adds (8 suffice: latency 4,
- * two per cycle). `bf16` is a constant in each instance. */
+/* P panels x T rows: P * T independent chains hide the latency of the multiply-adds (latency 4, two per
+ * cycle: at least 8). Sums of blocks live in y, so that up to 12 chains and the weights fit into 16
+ * registers. `bf16`, P and T are constants in each instance. */
 static inline __attribute__((always_inline)) void block(const uint8_t *data, size_t panel_bytes,
                                                         const bool bf16, const size_t P, const size_t T,
                                                         size_t inputs, const float *x, size_t x_stride,
                                                         float *y, size_t y_stride)
 {
     const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-    __m256 sum[8];
-#pragma GCC unroll 8
-    for (size_t k = 0; k < P * T; k++) sum[k] = _mm256_setzero_ps();
+#pragma GCC unroll 12
+    for (size_t k = 0; k < P * T; k++)
+        _mm256_store_ps(y + (k % T) * y_stride + 8 * (k / T), _mm256_setzero_ps());
     for (size_t b = 0; b < inputs; b += FP9_BLOCK) {
         size_t end = inputs - b < FP9_BLOCK ? inputs : b + FP9_BLOCK;
-        __m256 blk[8];
-#pragma GCC unroll 8
+        __m256 blk[12];
+#pragma GCC unroll 12
         for (size_t k = 0; k < P * T; k++) blk[k] = _mm256_setzero_ps();
         for (size_t i = b; i < end; i += 2) {
-#pragma GCC unroll 8
+#pragma GCC unroll 12
             for (size_t p = 0; p < P; p++) {
                 const uint8_t *w = data + p * panel_bytes;
                 __m256 w0, w1;
@@ -43,7 +44,7 @@ static inline __attribute__((always_inline)) void block(const uint8_t *data, siz
                     w0 = _mm256_load_ps((const float *)(const void *)(w + 32 * i));
                     w1 = _mm256_load_ps((const float *)(const void *)(w + 32 * i + 32));
                 }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
                 for (size_t t = 0; t < T; t++) {
                     const float *xt = x + t * x_stride + i;
                     blk[p * T + t] = _mm256_fmadd_ps(w0, _mm256_broadcast_ss(xt), blk[p * T + t]);
@@ -51,11 +52,12 @@ static inline __attribute__((always_inline)) void block(const uint8_t *data, siz
                 }
             }
         }
-#pragma GCC unroll 8
-        for (size_t k = 0; k < P * T; k++) sum[k] = _mm256_add_ps(sum[k], blk[k]);
+#pragma GCC unroll 12
+        for (size_t k = 0; k < P * T; k++) {
+            float *sum = y + (k % T) * y_stride + 8 * (k / T);
+            _mm256_store_ps(sum, _mm256_add_ps(_mm256_load_ps(sum), blk[k]));
+        }
     }
-#pragma GCC unroll 8
-    for (size_t k = 0; k < P * T; k++) _mm256_store_ps(y + (k % T) * y_stride + 8 * (k / T), sum[k]);
 }
 
 #define KERNEL(name, bf16, P, T)                                                                             \
@@ -71,14 +73,14 @@ KERNEL(bf16_4x1, true, 4, 1)
 KERNEL(bf16_1x1, true, 1, 1)
 KERNEL(bf16_4x2, true, 4, 2)
 KERNEL(bf16_1x2, true, 1, 2)
-KERNEL(bf16_2x4, true, 2, 4)
+KERNEL(bf16_3x4, true, 3, 4)
 KERNEL(bf16_1x4, true, 1, 4)
 KERNEL(f32_8x1, false, 8, 1)
 KERNEL(f32_4x1, false, 4, 1)
 KERNEL(f32_1x1, false, 1, 1)
 KERNEL(f32_4x2, false, 4, 2)
 KERNEL(f32_1x2, false, 1, 2)
-KERNEL(f32_2x4, false, 2, 4)
+KERNEL(f32_3x4, false, 3, 4)
 KERNEL(f32_1x4, false, 1, 4)
 
 typedef void kernel_fn(const struct linear *l, size_t first, size_t *done, size_t count, const float *x,
@@ -86,9 +88,9 @@ typedef void kernel_fn(const struct linear *l, size_t first, size_t *done, size_
 
 /* By rows at once (4, 2, 1): instances from many panels to one. */
 static kernel_fn *const bf16_kernels[3][3] = {
-    {bf16_2x4, bf16_1x4, NULL}, {bf16_4x2, bf16_1x2, NULL}, {bf16_8x1, bf16_4x1, bf16_1x1}};
+    {bf16_3x4, bf16_1x4, NULL}, {bf16_4x2, bf16_1x2, NULL}, {bf16_8x1, bf16_4x1, bf16_1x1}};
 static kernel_fn *const f32_kernels[3][3] = {
-    {f32_2x4, f32_1x4, NULL}, {f32_4x2, f32_1x2, NULL}, {f32_8x1, f32_4x1, f32_1x1}};
+    {f32_3x4, f32_1x4, NULL}, {f32_4x2, f32_1x2, NULL}, {f32_8x1, f32_4x1, f32_1x1}};
 
 void linear_dot(const struct linear *l, size_t first, size_t count, const float *x, size_t x_stride,
                 size_t tokens, float *y, size_t y_stride)
