@@ -91,8 +91,11 @@ struct backend_ops {
     /* Drop a started job wherever it is; the lane is free afterwards. */
     void (*cancel)(struct backend *b, uint32_t lane);
     void (*set_probe)(struct backend *b, const struct backend_probe *probe); // NULL: none
-    void (*copy_position)(struct backend *b, backend_seq from, backend_seq to,
-                          uint32_t positions);         // KV [0, positions)
+    /* KV [0, positions). The MTP layer's entry of position p has seen token p + 1: where the copy goes on
+     * with another token than the original, the MTP job of position positions - 1 must be run again. Its
+     * hidden state is copied too if `from` still remembers it; else the main job of that position comes
+     * first. */
+    void (*copy_position)(struct backend *b, backend_seq from, backend_seq to, uint32_t positions);
     uint64_t (*memory_bytes)(const struct backend *b); // resident weights and KV
 };
 
