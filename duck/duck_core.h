@@ -129,6 +129,13 @@ uint32_t duck_core_subtrees(const struct duck_core *d, uint32_t bank, struct duc
  * hidden. The caller may overwrite them (sums of the tree are made in place). */
 float *duck_work_partial(const struct duck_work *w, uint32_t subtree);
 
+/* DOWN_ROWS tasks that rows [first, first + count) of subtree i wait for: returns the first, *end is behind
+ * the last. */
+uint32_t duck_work_row_tasks(const struct duck_work *w, uint32_t subtree, uint32_t first, uint32_t count,
+                             uint32_t *end);
+/* Most DOWN_ROWS tasks a step can have. */
+uint32_t duck_work_max_row_tasks(const struct duck_core *d);
+
 /* Expert reads of the step: distinct (expert, run) pairs and the fp9 bytes behind them. */
 void duck_work_reads(const struct duck_work *w, uint64_t *experts, uint64_t *bytes);
 

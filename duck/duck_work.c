@@ -10,6 +10,7 @@ enum {
     TASK_BYTES = 24576,     // decoded weights of one task: 1-2 us, ten times what handing it out costs
     TOKENS_PER_DECODE = 4,  // so many tokens of arithmetic cost about as much as decoding the weights
     CHUNK_TOKENS = 96,      // of one dot: its outputs stay in L1, decoding is 4 % of the work
+    GROUP = 4,              // row panels that the down product takes at a time
     CHUNK_SLICES = 2,       // gate and up of two slices: the four streams of a one-token dot
 };
 
@@ -184,7 +185,6 @@ static void plan_down(struct duck_work *w, struct part *p)
         .out_subtree = (size_t)w->tokens * d->hidden,
         .out_token = d->hidden,
     };
-    enum { GROUP = 4 }; // row panels that the down product takes at a time
     uint64_t per_expert = w->actives ? w->pairs / w->actives : 0;
     uint32_t groups = (d->hidden / 8 + GROUP - 1) / GROUP;
     p->row_panels = GROUP * units_per_task(GROUP * r->down_panel * w->actives, per_expert, groups);
@@ -311,6 +311,25 @@ void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task)
 float *duck_work_partial(const struct duck_work *w, uint32_t subtree)
 {
     return w->partial + (size_t)subtree * w->tokens * w->d->hidden;
+}
+
+uint32_t duck_work_row_tasks(const struct duck_work *w, uint32_t subtree, uint32_t first, uint32_t count,
+                             uint32_t *end)
+{
+    const struct part *p = w->part;
+    while (p + 1 < w->part + w->parts && subtree >= p[1].subtree) p++;
+    *end = p->first_down + ((first + count + 7) / 8 + p->row_panels - 1) / p->row_panels;
+    return p->first_down + first / 8 / p->row_panels;
+}
+
+uint32_t duck_work_max_row_tasks(const struct duck_core *d)
+{
+    uint32_t most = 0, end;
+    for (uint32_t bank = 0; bank < d->banks; bank++) {
+        uint32_t first = duck__runs(d, bank, &end);
+        if (end - first > most) most = end - first;
+    }
+    return most * ((d->hidden / 8 + GROUP - 1) / GROUP);
 }
 
 void duck_work_reads(const struct duck_work *w, uint64_t *experts, uint64_t *bytes)

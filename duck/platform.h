@@ -30,7 +30,8 @@ struct platform {
     /* The judge's program (duck/program.h); NULL where only linked-in kernels are used. */
     const struct program_ops *program;
 
-    uint32_t cores; // that compute, core 0 included
+    uint64_t spin_ns; // cores sleep after so long without work (10 ms on a machine of its own)
+    uint32_t cores;   // that compute, core 0 included
     /* Memory for weights and steps: one piece, 64-byte aligned, all zero at start; the duck owns it. */
     uint8_t *memory;
     uint64_t memory_bytes;

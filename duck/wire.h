@@ -129,7 +129,9 @@ struct wire_open {
     uint16_t max_top_k;
     uint16_t step_slots;              // W, a power of two: step s may be sent once s - W is complete
     uint64_t plan_hash, program_hash; // program_hash 0: the duck's own kernels
-    uint32_t address, port;           // of the host, for those that others are refused to the benefit of
+    uint32_t address;                 // of the host: what others are told while the lease runs
+    uint16_t port;
+    uint16_t element_bytes; // largest of the weights to come (1, 2, 4): sizes the staging slots
 };
 _Static_assert(sizeof(struct wire_open) == 80 && offsetof(struct wire_open, plan_hash) == 56, "open");
 
@@ -150,7 +152,8 @@ enum wire_refusal {
     WIRE_BAD_VERSION, // value: the duck's version
     WIRE_BAD_NONCE,   // OPEN echoes an old nonce: DISCOVER again
     WIRE_BAD_OPEN,    // a field is out of range; value: its offset in struct wire_open
-    WIRE_NO_PROGRAM,  // bare metal needs one
+    WIRE_NO_PROGRAM,  // this duck needs one, or takes none (value 1)
+    WIRE_NO_MEMORY,   // for the steps of this session beside the weights; value: bytes needed in all
 };
 
 struct wire_refused {
@@ -171,9 +174,10 @@ struct wire_put {
     uint32_t object; // WIRE_UNIT: its number, else 0
     uint32_t total;  // bytes of the object
     uint32_t offset; // of this chunk, a multiple of the chunk's size
+    uint64_t hash;   // wire_object_hash() of the whole object: tells a new version from a late duplicate
 };
-_Static_assert(sizeof(struct wire_put) == 16, "put");
-#define WIRE_CHUNK(payload) ((payload)-16u)
+_Static_assert(sizeof(struct wire_put) == 24, "put");
+#define WIRE_CHUNK(payload) ((payload)-24u)
 
 enum wire_put_status {
     WIRE_PUT_PARTIAL,  // chunks are missing: cumulative and bitmap say which
@@ -186,7 +190,7 @@ enum wire_put_status {
 enum wire_put_reason {
     WIRE_PUT_BAD_OBJECT =
         1, // no such unit, no plan yet, or its size is not what the plan says; value: bytes expected
-    WIRE_PUT_BAD_HASH,    // plan or program: not the hash that OPEN announced; value: the hash
+    WIRE_PUT_BAD_HASH,    // the bytes have another hash, or not that of OPEN; value: the hash
     WIRE_PUT_BAD_PLAN,    // impossible shape
     WIRE_PUT_NO_MEMORY,   // value: bytes needed; available: bytes there are
     WIRE_PUT_BAD_WEIGHT,  // value: element's index in the unit
