@@ -37,7 +37,8 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
     f->max_tokens = o->max_tokens;
     int rc = flock_spec_read(&f->spec, o->spec, err);
     if (rc != 0) goto fail;
-    rc = make_plan(f, o->mtp, err);
+    if (f->spec.transport->find) rc = f->spec.transport->find(&f->transport, &f->spec, err);
+    if (rc == 0) rc = make_plan(f, o->mtp, err);
     if (rc != 0) goto fail;
     struct transport_options t = {.plan = &f->plan,
                                   .duck = f->spec.duck,
@@ -45,11 +46,13 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
                                   .lanes = o->lanes,
                                   .max_tokens = o->max_tokens,
                                   .max_top_k = o->model->config.top_k,
+                                  .element_bytes = flock_element_bytes(o->model),
                                   .activation = o->activation,
                                   .result = o->result};
     rc = f->spec.transport->open(&f->transport, &t, err);
     if (rc != 0) goto fail;
     rc = flock_load(f->transport, &f->plan, o->model, o->pool, err);
+    if (rc == 0 && f->transport->ops->loaded) rc = f->transport->ops->loaded(f->transport, err);
     if (rc != 0) goto fail;
     *out = f;
     return 0;

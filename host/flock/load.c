@@ -5,7 +5,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
+#include "duck/wire.h"
 #include "host/util/log.h"
 
 /* One expert: its three matrices, which lie side by side in the file. */
@@ -28,6 +31,29 @@ struct loading {
     int rc;
     struct error *err;
 };
+
+/* Hash of every file's path, size and time of change; the caller frees it. NULL: no memory. */
+static uint64_t *file_keys(const struct checkpoint *c)
+{
+    uint32_t files = checkpoint_files(c);
+    uint64_t *key = calloc(files + 1, sizeof *key);
+    for (uint32_t i = 0; key && i < files; i++) {
+        const char *path = checkpoint_file(c, i);
+        char real[4096] = "";
+        struct stat st;
+        if (!realpath(path, real) || stat(path, &st) != 0) continue; // 0: never counts as known
+        const uint64_t what[4] = {wire_object_hash((const uint8_t *)real, strlen(real)), (uint64_t)st.st_size,
+                                  (uint64_t)st.st_mtim.tv_sec, (uint64_t)st.st_mtim.tv_nsec};
+        key[i] = wire_object_hash((const uint8_t *)what, sizeof what);
+    }
+    return key;
+}
+
+static uint64_t source_of(const uint64_t *file_key, const struct tensor *t)
+{
+    const uint64_t what[3] = {file_key[t->file], t->file_offset, t->bytes};
+    return what[0] ? wire_object_hash((const uint8_t *)what, sizeof what) : 0;
+}
 
 static const char *const matrix_name[] = {
     [DUCK_GATE] = "gate_proj", [DUCK_UP] = "up_proj", [DUCK_DOWN] = "down_proj"};
@@ -53,7 +79,7 @@ static int find_weight(struct weight *out, const struct transport_matrix *m, con
 
 /* Always-on experts are the parts of one wide tensor. */
 static int list_expert(struct item *it, const struct plan *plan, uint32_t bank, uint32_t expert,
-                       const struct model *model, struct error *err)
+                       const struct model *model, const uint64_t *file_key, struct error *err)
 {
     const struct duck_bank_shape *s = &plan->bank[bank];
     bool always = expert >= s->routed;
@@ -68,6 +94,7 @@ static int list_expert(struct item *it, const struct plan *plan, uint32_t bank, 
         if (rc != 0) return rc;
         const struct tensor *t = checkpoint_find(model->checkpoint, it->weight[which].name);
         it->bytes += t->bytes / (m->tensor_width / s->width);
+        m->source = source_of(file_key, t);
         if (which == DUCK_GATE) {
             it->file = t->file;
             it->offset = t->file_offset;
@@ -94,14 +121,15 @@ static int list_items(struct loading *l, const struct plan *plan, const struct m
     l->item = calloc(count, sizeof *l->item);
     if (!l->item) return error_set(err, -ENOMEM, "no memory for a list of %zu experts", count);
     l->items = count;
-    for (uint32_t b = 0; b < plan->banks; b++) {
-        for (uint32_t e = 0; e < plan->bank[b].routed + plan->bank[b].always; e++) {
-            int rc = list_expert(&l->item[n++], plan, b, e, model, err);
-            if (rc != 0) return rc;
-        }
+    uint64_t *file_key = file_keys(model->checkpoint);
+    int rc = file_key ? 0 : error_set(err, -ENOMEM, "no memory for a list of files");
+    for (uint32_t b = 0; b < plan->banks && rc == 0; b++) {
+        for (uint32_t e = 0; e < plan->bank[b].routed + plan->bank[b].always && rc == 0; e++)
+            rc = list_expert(&l->item[n++], plan, b, e, model, file_key, err);
     }
-    qsort(l->item, count, sizeof *l->item, by_place);
-    return 0;
+    free(file_key);
+    if (rc == 0) qsort(l->item, count, sizeof *l->item, by_place);
+    return rc;
 }
 
 static int load_expert(struct transport *t, struct item *it, struct error *err)
@@ -133,6 +161,18 @@ static void load_item(void *arg, size_t task, unsigned worker)
         return;
     }
     progress_update(&l->progress, (double)(atomic_fetch_add(&l->bytes_done, it->bytes) + it->bytes));
+}
+
+uint32_t flock_element_bytes(const struct model *model)
+{
+    uint32_t most = 1;
+    for (size_t i = 0; i < checkpoint_tensors(model->checkpoint); i++) {
+        const struct tensor *t = checkpoint_tensor(model->checkpoint, i);
+        if (!strstr(t->name, "_proj.weight") || !strstr(t->name, ".mlp.")) continue;
+        uint32_t bytes = t->dtype == DTYPE_F32 ? 4 : t->dtype == DTYPE_F8_E4M3 ? 1 : 2;
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 int flock_load(struct transport *t, const struct plan *plan, const struct model *model, struct pool *pool,

@@ -247,8 +247,7 @@ static void local_stats(const struct transport *t, uint32_t duck, struct duck_st
 
 /* ---- weights ---- */
 
-/* The message for what a duck refused of a matrix. */
-static int refused(const struct transport_matrix *m, int why, uint64_t where, struct error *err)
+int transport_bad_weight(const struct transport_matrix *m, int why, uint64_t where, struct error *err)
 {
     const struct weight *w = m->weight;
     if (why == DUCK_BAD_SCALE) {
@@ -275,7 +274,7 @@ static int local_load(struct transport *t, const struct transport_matrix *m, str
                                            m->tensor_width, &where)
                      : duck_core_load_float(core, m->bank, m->expert, m->which, w->data,
                                             w->dtype == DTYPE_BF16, m->column, m->tensor_width, &where);
-        if (rc != 0) return refused(m, rc, where, err);
+        if (rc != 0) return transport_bad_weight(m, rc, where, err);
     }
     return 0;
 }

@@ -16,7 +16,7 @@
 #define SPEC_MAX_BYTES (1u << 20)
 #define DEFAULT_LOCAL_DUCKS 1u // one duck's tasks keep all threads busy; more ducks only add vectors to sum
 
-static const struct transport_ops *const transports[] = {&transport_local};
+static const struct transport_ops *const transports[] = {&transport_local, &transport_udp};
 #define TRANSPORTS (sizeof transports / sizeof *transports)
 
 static int allocate(struct flock_spec *s, uint32_t ducks, struct error *err)
@@ -77,13 +77,14 @@ static int read_number(const cJSON *duck, const char *key, double scale, double 
 static int read_duck(struct flock_spec *s, uint32_t i, const cJSON *item, const char *name, struct error *err)
 {
     static const char *const known[] = {"name", "weight", "memory_gb", NULL};
+    bool network = s->transport->network; // its own keys have been checked already
     struct spec_duck *d = &s->duck[i];
     char where[160];
     snprintf(where, sizeof where, "%s: duck %u", name, i);
     if (!cJSON_IsObject(item)) {
         return error_set(err, -EINVAL, "%s is %s, it must be an object", where, json_show(item).s);
     }
-    int rc = check_keys(item, known, where, err);
+    int rc = network ? 0 : check_keys(item, known, where, err);
     if (rc != 0) return rc;
     const cJSON *n = json_get(item, "name");
     if (n) {
@@ -115,16 +116,37 @@ static int find_transport(struct flock_spec *s, const cJSON *root, const char *n
         if (strcmp(transports[i]->name, item->valuestring) == 0) s->transport = transports[i];
     }
     if (s->transport) return 0;
-    return error_set(err, -EINVAL, "%s: unknown transport %s; this duckd has: local", name,
+    return error_set(err, -EINVAL, "%s: unknown transport %s; this duckd has: local, udp", name,
                      json_show(item).s);
+}
+
+/* Ducks of all ports, one after the other. */
+static int read_network(struct flock_spec *s, const cJSON *root, const char *name, struct error *err)
+{
+    s->net = calloc(1, sizeof *s->net);
+    if (!s->net) return error_set(err, -ENOMEM, "no memory for a flock");
+    bool dpdk = strcmp(s->transport->name, "dpdk") == 0;
+    int rc = net_config_read(s->net, root, dpdk, name, err);
+    if (rc == 0) rc = allocate(s, s->net->ducks, err);
+    uint32_t i = 0;
+    const cJSON *port, *duck;
+    cJSON_ArrayForEach(port, json_get(root, "ports"))
+    {
+        cJSON_ArrayForEach(duck, json_get(port, "ducks"))
+        {
+            if (rc == 0) rc = read_duck(s, i++, duck, name, err);
+        }
+    }
+    return rc;
 }
 
 static int read_root(struct flock_spec *s, const cJSON *root, const char *name, struct error *err)
 {
     static const char *const known[] = {"transport", "ducks", NULL};
     if (!cJSON_IsObject(root)) return error_set(err, -EINVAL, "%s: not a JSON object", name);
-    int rc = check_keys(root, known, name, err);
-    if (rc == 0) rc = find_transport(s, root, name, err);
+    int rc = find_transport(s, root, name, err);
+    if (rc == 0 && s->transport->network) return read_network(s, root, name, err);
+    if (rc == 0) rc = check_keys(root, known, name, err);
     if (rc != 0) return rc;
     const cJSON *ducks = json_get(root, "ducks");
     int count = cJSON_IsArray(ducks) ? cJSON_GetArraySize(ducks) : 0;
@@ -182,5 +204,7 @@ int flock_spec_read(struct flock_spec *out, const char *text, struct error *err)
 void flock_spec_free(struct flock_spec *s)
 {
     free(s->duck);
+    if (s->net) net_config_free(s->net);
+    free(s->net);
     *s = (struct flock_spec){0};
 }

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "host/flock/net/config.h"
 #include "host/flock/plan.h"
 #include "host/util/error.h"
 
@@ -19,6 +20,7 @@ struct flock_spec {
     const struct transport_ops *transport;
     uint32_t ducks;
     struct spec_duck *duck; // (ducks)
+    struct net_config *net; // network transports only
 };
 
 int flock_spec_read(struct flock_spec *out, const char *text, struct error *err);

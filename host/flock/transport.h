@@ -21,6 +21,7 @@ struct transport_options {
     const struct spec_duck *duck; // (plan->ducks), likewise
     struct pool *pool;
     uint32_t lanes, max_tokens, max_top_k;
+    uint32_t element_bytes; // largest of the experts' weights in the checkpoint: 1, 2, 4
     enum wire_dtype activation, result;
 };
 
@@ -30,13 +31,20 @@ struct transport_matrix {
     enum duck_matrix which;
     uint32_t column, tensor_width;
     const struct weight *weight;
+    uint64_t source; // identifies the tensor's bytes: its file's path, size and time, and the place in it
 };
 
 struct transport_ops {
     const char *name;
+    bool network; // ducks are elsewhere: the flock's file describes ports, spec->net is set
+    /* Network transports: finds the ducks and lowers the memory the spec gives them to what they have. Called
+     * before the plan is made; open() goes on with the transport found. */
+    int (*find)(struct transport **out, struct flock_spec *spec, struct error *err);
     int (*open)(struct transport **out, const struct transport_options *o, struct error *err);
     void (*close)(struct transport *t);
     int (*load)(struct transport *t, const struct transport_matrix *m, struct error *err);
+    /* Optional: all matrices have been handed to load(); returns when all ducks hold all weights. */
+    int (*loaded)(struct transport *t, struct error *err);
     /* The step is valid and the lane is free; *step is copied, what it points to is not. */
     int (*submit)(struct transport *t, uint32_t lane, const struct mlp_step *step, struct error *err);
     /* As flock_poll(). */
@@ -50,5 +58,9 @@ struct transport {
 };
 
 extern const struct transport_ops transport_local;
+extern const struct transport_ops transport_udp;
+
+/* The message for a matrix that a duck cannot compute with: `why` and `where` from duck_core_load_*(). */
+int transport_bad_weight(const struct transport_matrix *m, int why, uint64_t where, struct error *err);
 
 #endif

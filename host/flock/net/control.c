@@ -1,0 +1,323 @@
+/* control.c: a net_flock's memory, its goals and its first failure. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fp9/fp9_down.h"
+#include "host/flock/net/internal.h"
+
+#define VALUES_BYTES ((uint64_t)512 << 20) // of all slots' results together, at most
+#define STEPS_PER_LANE 2u                  // in flight, so that ducks always have the next one
+#define FIRST_WINDOW 16.0
+#define FIRST_RTT (5 * NET_MS)
+#define FIRST_ACK (10 * NET_MS)
+#define FIRST_ANSWER (50 * NET_MS)
+
+void net_fail(struct net_flock *f, int rc, const char *format, ...)
+{
+    pthread_mutex_lock(&f->failure_mutex);
+    if (!atomic_load(&f->failed)) { // the first one is the cause of the others
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(f->failure.text, sizeof f->failure.text, format, ap);
+        va_end(ap);
+        f->failure_rc = rc;
+        atomic_store(&f->failed, true);
+    }
+    pthread_mutex_unlock(&f->failure_mutex);
+}
+
+int net_failure(struct net_flock *f, struct error *err)
+{
+    if (!atomic_load(&f->failed)) return 0;
+    pthread_mutex_lock(&f->failure_mutex);
+    if (err) *err = f->failure;
+    int rc = f->failure_rc;
+    pthread_mutex_unlock(&f->failure_mutex);
+    return rc;
+}
+
+void net_set_goal(struct net_flock *f, enum net_goal goal)
+{
+    atomic_store_explicit(&f->goal, (int)goal, memory_order_release);
+    if (f->wake) f->wake(f->wake_self);
+}
+
+bool net_all_reached(const struct net_flock *f, enum net_duck_state state, const struct net_duck **missing)
+{
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        if (atomic_load(&f->duck[i].state) >= (int)state) continue;
+        if (missing) *missing = &f->duck[i];
+        return false;
+    }
+    return true;
+}
+
+/* ---- before anything is known of the ducks ---- */
+
+static int init_ports(struct net_flock *f)
+{
+    f->port = calloc(f->ports, sizeof *f->port);
+    f->duck = calloc(f->ducks, sizeof *f->duck);
+    if (!f->port || !f->duck) return -ENOMEM;
+    for (uint32_t i = 0; i < f->ports; i++) {
+        f->port[i].flock = f;
+        f->port[i].index = i;
+        f->port[i].duck = calloc(f->ducks, sizeof(struct net_duck *));
+        if (!f->port[i].duck) return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        struct net_duck *d = &f->duck[i];
+        const struct net_match *m = &f->config->match[i];
+        *d = (struct net_duck){.index = i,
+                               .port = &f->port[m->port],
+                               .match = m,
+                               .window = FIRST_WINDOW,
+                               .grows_fast = true,
+                               .rtt_ns = FIRST_RTT,
+                               .ack_ns = FIRST_ACK,
+                               .answer_ns = FIRST_ANSWER};
+        d->queue_tail = &d->queue;
+        if (m->address) d->peer = (struct net_peer){.address = m->address, .port = m->udp};
+        d->port->duck[d->port->ducks++] = d;
+    }
+    return 0;
+}
+
+int net_flock_init(struct net_flock *f, struct net_config *config, struct error *err)
+{
+    *f = (struct net_flock){.config = config,
+                            .ports = config->ports,
+                            .ducks = config->ducks,
+                            .flock_key = config->key,
+                            .payload = WIRE_PAYLOAD,
+                            .failure_mutex = PTHREAD_MUTEX_INITIALIZER,
+                            .load_mutex = PTHREAD_MUTEX_INITIALIZER,
+                            .load_cond = PTHREAD_COND_INITIALIZER,
+                            .wait_mutex = PTHREAD_MUTEX_INITIALIZER,
+                            .wait_cond = PTHREAD_COND_INITIALIZER};
+    int rc = init_ports(f);
+    return rc ? error_set(err, rc, "no memory for %u ports and %u ducks", f->ports, f->ducks) : 0;
+}
+
+static void free_duck(const struct net_flock *f, struct net_duck *d)
+{
+    net__put_free(d);
+    for (uint32_t k = 0; d->result && k < f->slots; k++) free(d->result[k].bitmap);
+    free(d->result);
+    free(d->run);
+    free(d->run_unit);
+    free(d->unit_hash);
+    free(d->plan_bytes);
+    free(d->subtrees);
+    free(d->first_node);
+    free(d->node_of);
+}
+
+void net_flock_free(struct net_flock *f)
+{
+    for (uint32_t i = 0; f->duck && i < f->ducks; i++) free_duck(f, &f->duck[i]);
+    for (uint32_t i = 0; f->port && i < f->ports; i++) {
+        free(f->port[i].duck);
+        free(f->port[i].node);
+    }
+    for (uint32_t i = 0; f->bank && i < f->banks; i++) free(f->bank[i].node);
+    for (uint32_t i = 0; f->slot && i < f->slots; i++) {
+        free(f->slot[i].packed);
+        free(f->slot[i].values);
+        free(f->slot[i].left);
+    }
+    free(f->port);
+    free(f->duck);
+    free(f->bank);
+    free(f->bank_run);
+    free(f->duck_run);
+    free(f->slot);
+    free(f->lane);
+    free(f->program);
+    manifest_free(&f->manifest);
+    *f = (struct net_flock){0};
+}
+
+/* ---- the session's memory ---- */
+
+/* A duck's part of the plan, its units and the object that tells it. */
+static int prepare_shape(struct net_flock *f, struct net_duck *d)
+{
+    const struct plan *p = f->plan;
+    d->run = calloc(p->runs + 1, sizeof *d->run);
+    d->run_unit = calloc(p->runs + 1, sizeof *d->run_unit);
+    if (!d->run || !d->run_unit) return -ENOMEM;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->runs; i++) {
+        if (p->run[i].duck != d->index) continue;
+        f->duck_run[i] = n;
+        d->run_unit[n] = d->units;
+        const struct duck_bank_shape *b = &p->bank[p->run[i].bank];
+        d->units += 3 * ((uint64_t)b->routed + b->always);
+        d->run[n++] = (struct duck_run){p->run[i].bank, p->run[i].first, p->run[i].count};
+    }
+    d->shape = (struct duck_shape){
+        .hidden = p->hidden, .banks = p->banks, .bank = p->bank, .runs = n, .run = d->run};
+    d->plan_length = (uint32_t)wire_plan_bytes(&d->shape);
+    d->plan_bytes = malloc(d->plan_length);
+    d->unit_hash = calloc(d->units + 1, sizeof *d->unit_hash);
+    if (!d->plan_bytes || !d->unit_hash) return -ENOMEM;
+    wire_plan_write(&d->shape, d->plan_bytes);
+    d->plan_hash = wire_object_hash(d->plan_bytes, d->plan_length);
+    return 0;
+}
+
+static int by_first(const void *a, const void *b)
+{
+    const struct net_node *x = a, *y = b;
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+/* The complete subtrees of a bank as all ducks together send them; a duck numbers its own in the order of its
+ * runs. */
+static int prepare_bank(struct net_flock *f, uint32_t bank)
+{
+    struct net_bank *b = &f->bank[bank];
+    b->slices = f->plan->bank[bank].width / FP9_LANES;
+    b->node = calloc(b->slices, sizeof *b->node);
+    if (!b->node) return -ENOMEM;
+    for (uint32_t i = f->bank_run[bank]; i < f->bank_run[bank + 1]; i++) {
+        const struct plan_run *r = &f->plan->run[i];
+        for (uint32_t s = 0; s < r->count;) {
+            uint32_t level = fp9_subtree_level(r->first + s, r->count - s);
+            b->node[b->nodes++] =
+                (struct net_node){r->duck, f->duck[r->duck].subtrees[bank]++, r->first + s, level};
+            s += 1u << level;
+        }
+    }
+    qsort(b->node, b->nodes, sizeof *b->node, by_first);
+    if (b->nodes > f->max_nodes) f->max_nodes = b->nodes;
+    return 0;
+}
+
+static int prepare_nodes(struct net_flock *f, struct net_duck *d)
+{
+    uint32_t total = 0;
+    for (uint32_t b = 0; b < f->banks; b++) {
+        d->first_node[b] = total;
+        total += d->subtrees[b];
+    }
+    d->node_of = calloc(total + 1, sizeof *d->node_of);
+    if (!d->node_of) return -ENOMEM;
+    for (uint32_t b = 0; b < f->banks; b++)
+        for (uint32_t i = 0; i < f->bank[b].nodes; i++)
+            if (f->bank[b].node[i].duck == d->index)
+                d->node_of[d->first_node[b] + f->bank[b].node[i].subtree] = i;
+    return 0;
+}
+
+static int prepare_plan(struct net_flock *f)
+{
+    const struct plan *p = f->plan;
+    f->bank = calloc(f->banks, sizeof *f->bank);
+    f->bank_run = calloc(f->banks + 1, sizeof *f->bank_run);
+    f->duck_run = calloc(p->runs + 1, sizeof *f->duck_run);
+    if (!f->bank || !f->bank_run || !f->duck_run) return -ENOMEM;
+    for (uint32_t i = 0; i < p->runs; i++) f->bank_run[p->run[i].bank + 1]++;
+    for (uint32_t b = 0; b < f->banks; b++) f->bank_run[b + 1] += f->bank_run[b];
+    int rc = 0;
+    for (uint32_t i = 0; i < f->ducks && !rc; i++) {
+        struct net_duck *d = &f->duck[i];
+        d->subtrees = calloc(f->banks, sizeof *d->subtrees);
+        d->first_node = calloc(f->banks, sizeof *d->first_node);
+        rc = d->subtrees && d->first_node ? prepare_shape(f, d) : -ENOMEM;
+    }
+    for (uint32_t b = 0; b < f->banks && !rc; b++) rc = prepare_bank(f, b);
+    for (uint32_t i = 0; i < f->ducks && !rc; i++) rc = prepare_nodes(f, &f->duck[i]);
+    return rc;
+}
+
+/* Whether steps of so many tokens fit the protocol's fragment numbers and the memory for results. */
+static bool block_fits(const struct net_flock *f, uint32_t tokens)
+{
+    if (wire_step_layout(f->hidden, tokens, f->max_top_k, f->activation, f->payload).bytes == 0) return false;
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        for (uint32_t b = 0; b < f->banks; b++) {
+            uint32_t n = f->duck[i].subtrees[b];
+            if (n && wire_result_plan(f->hidden, tokens, n, f->result, f->payload).fragments == 0)
+                return false;
+        }
+    }
+    return (uint64_t)f->slots * f->max_nodes * tokens * f->hidden * sizeof(float) <= VALUES_BYTES;
+}
+
+static int prepare_slots(struct net_flock *f)
+{
+    uint32_t tokens = f->block_tokens;
+    uint64_t bytes = wire_step_layout(f->hidden, tokens, f->max_top_k, f->activation, f->payload).bytes;
+    struct wire_result_plan most = wire_result_plan(f->hidden, tokens, 1, f->result, f->payload);
+    f->slot = calloc(f->slots, sizeof *f->slot);
+    if (!f->slot) return -ENOMEM;
+    for (uint32_t i = 0; i < f->slots; i++) {
+        struct net_slot *s = &f->slot[i];
+        s->packed = malloc(bytes);
+        s->values = malloc((size_t)f->max_nodes * tokens * f->hidden * sizeof *s->values);
+        // Smaller steps may hold several tokens in a fragment, never more blocks.
+        s->left = calloc((size_t)most.blocks * tokens, sizeof *s->left);
+        if (!s->packed || !s->values || !s->left) return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        struct net_duck *d = &f->duck[i];
+        uint32_t subtrees = 0;
+        for (uint32_t b = 0; b < f->banks; b++)
+            if (d->subtrees[b] > subtrees) subtrees = d->subtrees[b];
+        d->result = calloc(f->slots, sizeof *d->result);
+        if (!d->result) return -ENOMEM;
+        for (uint32_t k = 0; k < f->slots; k++) {
+            d->result[k].bitmap = calloc((size_t)most.blocks * tokens * (subtrees + 1) / 8 + 1, 1);
+            if (!d->result[k].bitmap) return -ENOMEM;
+        }
+    }
+    return 0;
+}
+
+static int prepare_ports(struct net_flock *f)
+{
+    for (uint32_t i = 0; i < f->ports; i++) {
+        f->port[i].node = calloc(f->max_nodes, sizeof *f->port[i].node);
+        if (!f->port[i].node) return -ENOMEM;
+    }
+    f->lane = calloc(f->lanes, sizeof *f->lane);
+    return f->lane ? 0 : -ENOMEM;
+}
+
+int net_flock_prepare(struct net_flock *f, const struct net_session *s, const uint8_t nonce[WIRE_NONCE],
+                      struct error *err)
+{
+    f->plan = s->plan;
+    f->hidden = s->plan->hidden;
+    f->banks = s->plan->banks;
+    f->lanes = s->lanes;
+    f->max_top_k = s->max_top_k;
+    f->element_bytes = s->element_bytes;
+    f->activation = s->activation;
+    f->result = s->result;
+    memcpy(f->nonce, nonce, WIRE_NONCE);
+    f->key = wire_session_key(&f->flock_key, nonce);
+    memcpy(&f->session, nonce, sizeof f->session); // as random as the nonce
+    if (f->session == 0) f->session = 1;
+    f->payload = f->config->payload;
+    for (uint32_t i = 0; i < f->ducks; i++)
+        if (f->duck[i].hello.payload < f->payload) f->payload = f->duck[i].hello.payload;
+    f->payload = f->payload / 32 * 32;
+    if (f->payload < 512) return error_set(err, -EPROTO, "a duck takes only %u bytes a fragment", f->payload);
+    for (f->slots = 1; f->slots < STEPS_PER_LANE * f->lanes;) f->slots *= 2;
+    int rc = prepare_plan(f);
+    if (rc) return error_set(err, rc, "no memory for the plan of %u ducks", f->ducks);
+    f->block_tokens = s->max_tokens < f->config->step_tokens ? s->max_tokens : f->config->step_tokens;
+    while (f->block_tokens > 1 && !block_fits(f, f->block_tokens)) f->block_tokens /= 2;
+    if (!block_fits(f, f->block_tokens))
+        return error_set(err, -E2BIG, "a step of one token of %u values does not fit %u ducks' frames",
+                         f->hidden, f->ducks);
+    rc = prepare_slots(f);
+    if (!rc) rc = prepare_ports(f);
+    return rc ? error_set(err, rc, "no memory for %u steps in flight", f->slots) : 0;
+}

@@ -1,0 +1,99 @@
+/* load.c: weight units: which are needed, cutting them, waiting until all are held. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "host/flock/net/internal.h"
+#include "host/util/clock.h"
+
+#define QUEUED_MOST ((uint64_t)128 << 20) // bytes cut and not yet held
+#define STALL_NS (30000 * NET_MS)         // without any unit becoming held: something is wrong
+
+static uint64_t key_of(const struct net_unit_source *s, const struct plan_run *r)
+{
+    const struct {
+        uint64_t key;
+        uint32_t column, which, element_bytes, first, count, version;
+    } part = {s->key, s->column, (uint32_t)s->tensor->which, s->tensor->element_bytes, r->first, r->count, 1};
+    return s->key ? wire_object_hash((const uint8_t *)&part, sizeof part) : 0; // 0: cannot be told apart
+}
+
+static bool is_held(struct net_flock *f, const struct net_duck *d, uint64_t unit, uint64_t key)
+{
+    pthread_mutex_lock(&f->load_mutex);
+    bool held = d->unit_hash[unit] != 0 && d->unit_hash[unit] == manifest_get(&f->manifest, key);
+    pthread_mutex_unlock(&f->load_mutex);
+    return held && key != 0;
+}
+
+/* Until fewer than `most` bytes are queued. */
+static int wait_queue(struct net_flock *f, uint64_t most, struct error *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&f->load_mutex);
+    uint64_t seen = f->queued_bytes, since = clock_ns();
+    while (f->queued_bytes > most && (rc = net_failure(f, err)) == 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        pthread_cond_timedwait(&f->load_cond, &f->load_mutex, &until);
+        if (f->queued_bytes != seen) {
+            seen = f->queued_bytes;
+            since = clock_ns();
+        } else if (clock_ns() - since > STALL_NS) {
+            rc =
+                error_set(err, -ETIMEDOUT, "no duck has taken any weights for %llu s, %llu bytes are waiting",
+                          STALL_NS / (1000 * NET_MS), (unsigned long long)seen);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&f->load_mutex);
+    return rc;
+}
+
+static int send_unit(struct net_flock *f, struct net_duck *d, const struct net_unit_source *s,
+                     const struct plan_run *r, uint64_t unit, uint64_t key, uint64_t *where,
+                     struct error *err)
+{
+    uint64_t bytes = wire_unit_layout(f->hidden, s->tensor->which, r->count, s->column + 8 * r->first,
+                                      s->tensor->element_bytes)
+                         .bytes;
+    uint8_t *out = malloc(bytes);
+    if (!out)
+        return error_set(err, -ENOMEM, "no memory for a weight unit of %llu bytes",
+                         (unsigned long long)bytes);
+    int rc = wire_unit_cut(s->tensor, s->column, r->first, r->count, out, where);
+    if (rc) {
+        free(out);
+        return rc;
+    }
+    uint64_t hash = wire_object_hash(out, bytes);
+    atomic_fetch_add(&f->units_sent, 1);
+    rc = net__put(d, WIRE_UNIT, (uint32_t)unit, out, (uint32_t)bytes, hash, key);
+    if (rc) return error_set(err, rc, "no memory to queue a weight unit");
+    return wait_queue(f, QUEUED_MOST, err);
+}
+
+int net_load(struct net_flock *f, const struct net_unit_source *s, uint64_t *where, struct error *err)
+{
+    int rc = net_failure(f, err);
+    for (uint32_t i = f->bank_run[s->bank]; rc == 0 && i < f->bank_run[s->bank + 1]; i++) {
+        const struct plan_run *r = &f->plan->run[i];
+        struct net_duck *d = &f->duck[r->duck];
+        uint64_t unit = d->run_unit[f->duck_run[i]] + 3 * (uint64_t)s->expert + s->tensor->which;
+        uint64_t key = key_of(s, r);
+        if (is_held(f, d, unit, key)) {
+            atomic_fetch_add(&f->units_kept, 1);
+        } else {
+            rc = send_unit(f, d, s, r, unit, key, where, err);
+        }
+    }
+    if (f->wake) f->wake(f->wake_self);
+    return rc;
+}
+
+int net_load_finish(struct net_flock *f, struct error *err)
+{
+    return wait_queue(f, 0, err);
+}

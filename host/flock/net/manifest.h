@@ -1,0 +1,32 @@
+/* manifest.h: the host's memory of what it has sent: hash of every weight unit, by where its bytes lie.
+ *
+ * A key is a hash over the tensor's file, size, time and place and the part that was cut out, so that a
+ * restarted daemon can tell what a duck holds without reading the checkpoint again. A file that is missing,
+ * damaged or of another version is an empty manifest: weights are then sent again, nothing worse. Not thread
+ * safe. */
+#ifndef DUCKD_HOST_FLOCK_NET_MANIFEST_H
+#define DUCKD_HOST_FLOCK_NET_MANIFEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "host/util/error.h"
+
+struct manifest_entry {
+    uint64_t key, hash; // key 0: empty
+};
+struct manifest {
+    struct manifest_entry *entry; // (capacity) open addressing; capacity is a power of two
+    size_t capacity, used;
+    bool changed;
+};
+
+void manifest_read(struct manifest *m, const char *path);
+int manifest_write(const struct manifest *m, const char *path, struct error *err);
+void manifest_free(struct manifest *m);
+
+uint64_t manifest_get(const struct manifest *m, uint64_t key); // 0: unknown
+int manifest_put(struct manifest *m, uint64_t key, uint64_t hash);
+
+#endif

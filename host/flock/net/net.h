@@ -1,0 +1,278 @@
+/* net.h: the host's half of the protocol in duck/wire.h: frames in, frames out, the clock as a parameter.
+ *
+ * A net_flock is one session with all ducks; a net_port is one broadcast domain of it. Every port is driven
+ * by one thread (its worker), which hands frames to net_port_input() and calls net_port_work() for everything
+ * that has to happen in time; the control calls come from the engine thread, net_load() from several threads
+ * at once. Nothing here knows what moves frames: struct net_io does (UDP sockets, DPDK ports, a test's fake
+ * network), which is why the whole protocol runs in unit tests with a simulated clock.
+ *
+ * Steps: the engine thread packs a step into a slot and publishes its number; workers broadcast it, unpack
+ * results into the slot, and whoever brings the last part of a block of rows adds that block up along the
+ * tree. No locks and no allocation on that path. */
+#ifndef DUCKD_HOST_FLOCK_NET_NET_H
+#define DUCKD_HOST_FLOCK_NET_NET_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "duck/wire.h"
+#include "duck/wire_unit.h"
+#include "host/flock/mlp_step.h"
+#include "host/flock/net/config.h"
+#include "host/flock/net/manifest.h"
+#include "host/flock/plan.h"
+#include "host/util/error.h"
+
+struct net_peer {
+    uint32_t address; // IPv4, most significant byte first
+    uint16_t port;    // UDP
+    uint8_t mac[6];
+};
+
+/* What moves a port's frames. Called by the port's worker only. */
+struct net_io {
+    void *self;
+    /* Room for the next datagram, WIRE_DATAGRAM_MAX bytes; NULL: none now, try later. Asking again without
+     * sending gives the same room. */
+    uint8_t *(*buffer)(void *self);
+    /* Sends the first `bytes` of the room. `to` NULL: to all ducks of the port. */
+    void (*send)(void *self, const struct net_peer *to, uint32_t bytes);
+};
+
+enum net_goal { NET_FIND, NET_OPEN, NET_RUN, NET_CLOSE };
+
+enum net_duck_state {
+    NET_UNKNOWN, // no HELLO yet
+    NET_FOUND,   // HELLO is there
+    NET_OPENED,  // in the session; program, plan and hashes of units are on their way
+    NET_READY,   // known what it holds
+    NET_CLOSED,
+};
+
+struct net_port;
+struct net_put;
+
+/* Written by the duck's worker, read by anybody. */
+struct net_counters {
+    _Atomic uint64_t frames_in, bytes_in, frames_out, bytes_out; // out: to this duck alone
+    _Atomic uint64_t steps, experts, expert_bytes, compute_us, wait_us;
+    _Atomic uint64_t duplicates, late, resend_asked, resend_served, steps_repeated, chunks_repeated,
+        put_bytes, units_put;
+};
+
+/* Results of one step from one duck. */
+struct net_result {
+    uint32_t step; // 0: none
+    bool acked, done;
+    uint32_t received, seen; // fragments; fragments up to the highest seen
+    struct wire_result_plan plan;
+    uint64_t sent_ns, acked_ns; // when the step was sent and acknowledged
+    uint64_t gap_ns;            // since when a gap is known; 0: there is none
+    uint64_t timer_ns;          // next time to do something about silence
+    uint32_t tries;
+    uint8_t *bitmap; // (fragments) received
+};
+
+#define NET_ACTIVE_PUTS 16u
+
+struct net_duck {
+    uint32_t index;
+    struct net_port *port;
+    const struct net_match *match;
+    struct net_peer peer;
+    _Atomic int state; // enum net_duck_state; release: what follows is written
+    struct wire_hello hello;
+    struct wire_opened opened;
+
+    // session
+    uint64_t heard_ns, timer_ns, ping_ns, busy_ns;
+    uint32_t ping, busy_remaining_ms;
+    bool plan_asked, program_asked;
+    uint32_t unit_asked; // hashes of units before this one are known
+
+    // plan
+    struct duck_shape shape;
+    struct duck_run *run;
+    uint64_t *run_unit; // (runs) number of the run's first unit
+    uint64_t units;
+    uint64_t *unit_hash; // (units) as held by the duck; 0: not held
+    uint32_t plan_length;
+    uint64_t plan_hash;
+    uint8_t *plan_bytes;
+    uint32_t *subtrees;   // (banks)
+    uint32_t *first_node; // (banks) into node_of
+    uint32_t *node_of;    // (banks' subtrees) node of the bank's tree
+
+    // bulk
+    struct net_put *queue, **queue_tail; // under the flock's load mutex
+    _Atomic uint32_t queued;
+    struct net_put *active[NET_ACTIVE_PUTS];
+    uint32_t actives, free_slots;
+    double window; // chunks
+    bool grows_fast;
+    uint32_t in_flight;
+    uint64_t rtt_ns, shrunk_ns;
+
+    struct net_result *result;  // (slots)
+    uint64_t ack_ns, answer_ns; // usual times: step sent -> ack, ack -> all results
+    struct net_counters count;
+};
+
+struct net_port {
+    struct net_flock *flock;
+    uint32_t index;
+    struct net_io io;
+    uint32_t ducks;
+    struct net_duck **duck;
+    uint32_t sent;          // last step broadcast
+    uint32_t next_fragment; // of the step after it
+    uint64_t discover_ns;
+    uint32_t request;       // numbers of requests
+    struct tree_node *node; // (max_nodes)
+    _Atomic uint64_t frames_in, bytes_in, frames_out, bytes_out, broadcasts;
+    _Atomic uint64_t malformed, wrong_tag, stranger;
+};
+
+struct net_node {
+    uint32_t duck, subtree, first, level;
+};
+struct net_bank {
+    uint32_t slices, nodes;
+    struct net_node *node; // (nodes) ascending by first
+};
+
+/* A step on its way. The engine thread fills it and publishes; results come in; the engine thread takes it
+ * back when there are no users left. */
+struct net_slot {
+    uint32_t step; // 0: free
+    uint32_t lane, bank, tokens, bytes, fragments;
+    bool counted; // its lane knows that it is complete
+    float *y;
+    uint8_t *packed;                 // the step's bytes
+    float *values;                   // (nodes, tokens, hidden)
+    _Atomic uint32_t *left;          // (blocks * groups) nodes still missing
+    _Atomic uint32_t blocks_left;    // blocks not yet added up; 0: y is written
+    _Atomic uint32_t users;          // ports that have not sent it and ducks that have not finished it
+    uint64_t begun_ns, published_ns; // for timing
+    _Atomic uint64_t sent_ns, first_result_ns, reduced_ns;
+};
+
+struct net_lane {
+    struct mlp_step step;
+    bool busy;
+    uint64_t number;              // order of submission
+    uint32_t next_token, pending; // tokens not yet published from here on; blocks on their way
+};
+
+/* Times of steps, summed: what `-v` shows. */
+struct net_times {
+    uint64_t steps, prepare_ns, send_ns, judge_wait_ns, fetch_ns, reduce_ns, judge_gap_ns;
+};
+
+struct net_flock {
+    struct net_config *config;
+    uint32_t ports, ducks;
+    struct net_port *port; // (ports)
+    struct net_duck *duck; // (ducks)
+
+    struct siphash_key flock_key, key;
+    uint32_t session, payload;
+    uint8_t nonce[WIRE_NONCE];
+    uint8_t *program;
+    uint32_t program_length;
+    uint64_t program_hash;
+
+    const struct plan *plan;
+    uint32_t hidden, banks, lanes, slots, block_tokens, max_top_k, max_nodes, element_bytes;
+    enum wire_dtype activation, result;
+    struct net_bank *bank; // (banks)
+    uint32_t *bank_run;    // (banks + 1) first run of the plan
+    uint32_t *duck_run;    // (plan's runs) as which run its duck has it
+    struct net_slot *slot; // (slots)
+    struct net_lane *lane; // (lanes)
+    uint32_t last_step;    // engine thread's
+    uint64_t submissions;
+    _Atomic uint32_t published;
+    struct net_times times;
+    uint64_t last_done_ns;
+
+    _Atomic int goal;
+    _Atomic bool failed;
+    pthread_mutex_t failure_mutex;
+    int failure_rc;
+    struct error failure;
+
+    pthread_mutex_t load_mutex;
+    pthread_cond_t load_cond;
+    uint64_t queued_bytes; // of puts that are not yet held
+    struct manifest manifest;
+    _Atomic uint64_t units_kept, units_sent;
+
+    // The engine thread sleeping in wait.
+    _Atomic bool waiting;
+    pthread_mutex_t wait_mutex;
+    pthread_cond_t wait_cond;
+
+    void (*wake)(void *self); // ends the workers' sleep; NULL: they do not sleep
+    void *wake_self;
+};
+
+/* ---- control: engine thread ---- */
+
+int net_flock_init(struct net_flock *f, struct net_config *config, struct error *err);
+void net_flock_free(struct net_flock *f);
+
+struct net_session {
+    const struct plan *plan;
+    uint32_t lanes, max_tokens, max_top_k;
+    uint32_t element_bytes; // largest of the weights: 1, 2, 4
+    enum wire_dtype activation, result;
+};
+/* After all ducks are found, before the goal NET_OPEN: everything that a session needs in memory. */
+int net_flock_prepare(struct net_flock *f, const struct net_session *s, const uint8_t nonce[WIRE_NONCE],
+                      struct error *err);
+void net_set_goal(struct net_flock *f, enum net_goal goal);
+/* Whether all ducks are in `state` (or beyond); else the first that is not, in *missing. */
+bool net_all_reached(const struct net_flock *f, enum net_duck_state state, const struct net_duck **missing);
+/* The first failure, if there is one: rc and *err, else 0. */
+int net_failure(struct net_flock *f, struct error *err);
+void net_fail(struct net_flock *f, int rc, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- weights: any thread ---- */
+
+struct net_unit_source {
+    uint64_t key; // identifies the tensor's bytes: file, size, time, place
+    uint32_t bank, expert;
+    uint32_t column; // of the expert's column 0 in the tensor
+    const struct wire_tensor *tensor;
+};
+/* Cuts the matrix for all ducks that want a part of it and hold it not yet, and queues the parts; blocks
+ * while too much is queued. DUCK_BAD_WEIGHT with *where as wire_unit_cut(); other negative: failed. */
+int net_load(struct net_flock *f, const struct net_unit_source *s, uint64_t *where, struct error *err);
+/* Everything queued is held. */
+int net_load_finish(struct net_flock *f, struct error *err);
+
+/* ---- steps: engine thread ---- */
+
+int net_submit(struct net_flock *f, uint32_t lane, const struct mlp_step *step, uint64_t now,
+               struct error *err);
+int net_poll(struct net_flock *f, uint32_t lane, uint64_t now, struct error *err); // never blocks
+/* Sleeps until a worker has completed a step or for a millisecond. */
+void net_wait(struct net_flock *f);
+
+/* ---- the port's worker ---- */
+
+void net_port_input(struct net_port *p, const struct net_peer *from, const uint8_t *datagram, size_t bytes,
+                    uint64_t now);
+/* Returns how many ns may pass until the next call, frames aside. */
+uint64_t net_port_work(struct net_port *p, uint64_t now);
+
+/* For messages: "duck-3 (10.21.1.101)". */
+struct net_name {
+    char s[96];
+};
+struct net_name net_duck_name(const struct net_duck *d);
+
+#endif

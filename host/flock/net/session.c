@@ -1,0 +1,284 @@
+/* session.c: finding ducks, opening and keeping the session with them, closing it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/flock/net/internal.h"
+#include "host/util/log.h"
+
+#define DISCOVER_EVERY (100 * NET_MS)
+#define OPEN_EVERY (100 * NET_MS)
+#define CLOSE_EVERY (50 * NET_MS)
+#define PING_EVERY (1000 * NET_MS)
+#define PING_AGAIN (200 * NET_MS) // when one has not been answered
+#define UNITS_EVERY (20 * NET_MS)
+#define PINGS_BEFORE_LOST 4u // unanswered ones: a host that slept itself does not lose its ducks
+#define RENEWED_MS 200u      // a lease that grew by more than this was renewed: its holder lives
+#define HASHES(payload) (((payload) - (uint32_t)sizeof(struct wire_unit_hashes)) / 8)
+
+/* ---- finding ---- */
+
+static bool same_peer(const struct net_peer *a, const struct net_peer *b)
+{
+    return a->address == b->address && a->port == b->port && memcmp(a->mac, b->mac, sizeof a->mac) == 0;
+}
+
+static bool fits(const struct net_match *m, const struct net_peer *from, const struct wire_hello *h)
+{
+    if (m->address && (m->address != from->address || m->udp != from->port)) return false;
+    if (m->has_mac && memcmp(m->mac, h->mac, sizeof m->mac) != 0) return false;
+    return !m->has_name || strncmp(m->name, h->name, sizeof m->name) == 0;
+}
+
+void net__hello(struct net_port *p, const struct net_peer *from, const struct wire_hello *h)
+{
+    struct net_duck *found = NULL;
+    for (uint32_t i = 0; i < p->ducks; i++) {
+        struct net_duck *d = p->duck[i];
+        int state = atomic_load(&d->state);
+        if (state != NET_UNKNOWN || (d->peer.port && d->hello.boot_id)) {
+            if (!same_peer(&d->peer, from)) continue;
+            if (state >= NET_OPENED) return; // a late HELLO of one that is in the session
+            found = d;
+            break;
+        }
+    }
+    for (uint32_t i = 0; !found && i < p->ducks; i++) {
+        struct net_duck *d = p->duck[i];
+        if (atomic_load(&d->state) == NET_UNKNOWN && !d->hello.boot_id && fits(d->match, from, h)) found = d;
+    }
+    if (!found) return;
+    found->peer = *from;
+    // The worker alone writes these; others read them once they have seen the state.
+    if (atomic_load(&found->state) == NET_FOUND) {
+        // Once it has accepted our OPEN its nonce is another; only the same OPEN again is answered by OPENED.
+        if (h->holder_session != p->flock->session || h->holder_session == 0)
+            memcpy(found->hello.nonce, h->nonce, sizeof h->nonce);
+        return;
+    }
+    found->hello = *h;
+    found->hello.name[sizeof h->name - 1] = 0;
+    found->hello.cpu[sizeof h->cpu - 1] = 0;
+    found->hello.firmware[sizeof h->firmware - 1] = 0;
+    if (!found->hello.boot_id) found->hello.boot_id = 1;
+    atomic_store(&found->state, NET_FOUND);
+}
+
+static void find_work(struct net_port *p, uint64_t now, uint64_t *deadline)
+{
+    bool missing = false;
+    for (uint32_t i = 0; i < p->ducks; i++) missing |= atomic_load(&p->duck[i]->state) == NET_UNKNOWN;
+    if (!missing) return;
+    if (now >= p->discover_ns && net__message(p, NULL, WIRE_DISCOVER, ++p->request, NULL, 0, false))
+        p->discover_ns = now + DISCOVER_EVERY;
+    net__sooner(deadline, p->discover_ns);
+}
+
+/* ---- opening ---- */
+
+static void send_open(struct net_duck *d)
+{
+    const struct net_flock *f = d->port->flock;
+    struct wire_open o = {.session = f->session,
+                          .duck = (uint16_t)d->index,
+                          .payload = (uint16_t)f->payload,
+                          .lease_ms = f->config->lease_ms,
+                          .gap_us = f->config->gap_us,
+                          .max_tokens = f->block_tokens,
+                          .max_top_k = (uint16_t)f->max_top_k,
+                          .step_slots = (uint16_t)f->slots,
+                          .plan_hash = d->plan_hash,
+                          .program_hash = d->hello.features & WIRE_BARE_METAL ? f->program_hash : 0,
+                          .address = f->config->port[d->port->index].address,
+                          .port = f->config->host_udp,
+                          .element_bytes = (uint16_t)f->element_bytes};
+    memcpy(o.duck_nonce, d->hello.nonce, sizeof o.duck_nonce);
+    memcpy(o.nonce, f->nonce, sizeof o.nonce);
+    net__message(d->port, d, WIRE_OPEN, ++d->port->request, &o, sizeof o, false);
+}
+
+void net__opened(struct net_duck *d, const struct wire_opened *o, uint64_t now)
+{
+    if (atomic_load(&d->state) != NET_FOUND) return; // an answer to an OPEN that was repeated
+    d->opened = *o;
+    d->free_slots = o->staging_slots;
+    d->ping_ns = now + PING_EVERY;
+    d->timer_ns = now;
+    atomic_store(&d->state, NET_OPENED);
+}
+
+static void busy(struct net_duck *d, const struct wire_refused *r, uint64_t now)
+{
+    char holder[16];
+    net_show_address(r->holder_address, holder);
+    struct net_flock *f = d->port->flock;
+    bool renewed = d->busy_ns && r->remaining_ms > d->busy_remaining_ms + RENEWED_MS;
+    if (!d->busy_ns) {
+        d->busy_ns = now;
+        log_notice("%s is held by the host %s; waiting whether its lease (%u ms) runs out",
+                   net_duck_name(d).s, holder, r->remaining_ms);
+    }
+    if (renewed || now - d->busy_ns > 2 * NET_MS * (uint64_t)f->config->lease_ms + 2000 * NET_MS) {
+        net_fail(f, -EBUSY, "%s is in use: the host %s holds it (session %08x) and keeps it",
+                 net_duck_name(d).s, holder, r->holder_session);
+    }
+    d->busy_remaining_ms = r->remaining_ms;
+}
+
+void net__refused(struct net_port *p, const struct net_peer *from, const struct wire_refused *r, uint64_t now)
+{
+    struct net_duck *d = NULL;
+    for (uint32_t i = 0; i < p->ducks; i++)
+        if (same_peer(&p->duck[i]->peer, from)) d = p->duck[i];
+    if (!d || atomic_load(&d->state) != NET_FOUND || r->session != p->flock->session) return;
+    switch (r->reason) {
+    case WIRE_BUSY:
+        busy(d, r, now);
+        return;
+    case WIRE_BAD_NONCE: // it has accepted a session since its HELLO, or booted: ask for the new nonce
+        net__message(p, d, WIRE_DISCOVER, ++p->request, NULL, 0, false);
+        return;
+    case WIRE_NO_MEMORY:
+        net_fail(p->flock, -ENOMEM,
+                 "%s has no memory for %u steps of %u tokens beside its weights: %llu bytes needed",
+                 net_duck_name(d).s, p->flock->slots, p->flock->block_tokens, (unsigned long long)r->value);
+        return;
+    case WIRE_BAD_VERSION:
+        net_fail(p->flock, -EPROTO, "%s speaks version %llu of the protocol, this duckd speaks %u",
+                 net_duck_name(d).s, (unsigned long long)r->value, WIRE_VERSION);
+        return;
+    case WIRE_NO_PROGRAM:
+        net_fail(
+            p->flock, -ENOENT,
+            "%s runs without an operating system and needs a program: name fp9_kernels.elf as \"program\" "
+            "in the flock's file",
+            net_duck_name(d).s);
+        return;
+    default:
+        net_fail(p->flock, -EPROTO, "%s refuses the session: reason %u, value %llu", net_duck_name(d).s,
+                 r->reason, (unsigned long long)r->value);
+    }
+}
+
+/* ---- program, plan, what it holds ---- */
+
+static uint8_t *copy_of(const uint8_t *bytes, size_t n)
+{
+    uint8_t *copy = malloc(n + 1);
+    if (copy) memcpy(copy, bytes, n);
+    return copy;
+}
+
+static void prepare_duck(struct net_duck *d, uint64_t now, uint64_t *deadline)
+{
+    struct net_flock *f = d->port->flock;
+    bool needs_program = d->hello.features & WIRE_BARE_METAL;
+    if (needs_program && !d->opened.program_held) {
+        if (d->program_asked) return;
+        d->program_asked = true;
+        if (net__put(d, WIRE_PROGRAM, 0, copy_of(f->program, f->program_length), f->program_length,
+                     f->program_hash, 0))
+            net_fail(f, -ENOMEM, "no memory to send the program");
+    } else if (!d->opened.plan_held) {
+        if (d->plan_asked) return;
+        d->plan_asked = true;
+        if (net__put(d, WIRE_PLAN, 0, copy_of(d->plan_bytes, d->plan_length), d->plan_length, d->plan_hash,
+                     0))
+            net_fail(f, -ENOMEM, "no memory to send the plan");
+    } else if (d->unit_asked >= d->units) {
+        atomic_store(&d->state, NET_READY);
+    } else {
+        if (now >= d->timer_ns) {
+            uint64_t left = d->units - d->unit_asked, most = HASHES(f->payload);
+            struct wire_units u = {.first = d->unit_asked, .count = (uint32_t)(left < most ? left : most)};
+            net__message(d->port, d, WIRE_UNITS, ++d->port->request, &u, sizeof u, true);
+            d->timer_ns = now + UNITS_EVERY;
+        }
+        net__sooner(deadline, d->timer_ns);
+    }
+}
+
+void net__unit_hashes(struct net_duck *d, const uint8_t *payload, size_t length, uint64_t now)
+{
+    struct wire_unit_hashes h;
+    memcpy(&h, payload, sizeof h);
+    if (atomic_load(&d->state) != NET_OPENED || !d->opened.plan_held) return;
+    if (h.units != d->units) {
+        net_fail(d->port->flock, -EPROTO, "%s counts %u units of weights where the plan has %llu",
+                 net_duck_name(d).s, h.units, (unsigned long long)d->units);
+        return;
+    }
+    d->free_slots = h.staging_slots;
+    if (d->opened.staging_slots == 0) d->opened.staging_slots = h.staging_slots;
+    if (h.first != d->unit_asked || h.count == 0 || h.count > d->units - h.first ||
+        h.count > (length - sizeof h) / sizeof(uint64_t))
+        return;
+    memcpy(d->unit_hash + h.first, payload + sizeof h, h.count * sizeof(uint64_t));
+    d->unit_asked += h.count;
+    if (h.units_held == 0) d->unit_asked = (uint32_t)d->units; // all the others are 0 as well
+    d->timer_ns = now;
+}
+
+void net__fault(struct net_duck *d, const struct wire_fault *fault)
+{
+    char text[sizeof fault->text];
+    memcpy(text, fault->text, sizeof text);
+    text[sizeof text - 1] = 0;
+    net_fail(d->port->flock, -EIO, "the program on %s failed: %s (vector %u, core %u, at %#llx)",
+             net_duck_name(d).s, text, fault->vector, fault->core, (unsigned long long)fault->rip);
+}
+
+/* ---- keeping ---- */
+
+static void ping(struct net_duck *d, uint64_t now, uint64_t *deadline)
+{
+    struct net_flock *f = d->port->flock;
+    if (now >= d->ping_ns) {
+        if (d->ping >= PINGS_BEFORE_LOST && now - d->heard_ns > f->config->dead_ms * NET_MS) {
+            net_fail(f, -EHOSTDOWN, "%s has not answered for %llu ms", net_duck_name(d).s,
+                     (unsigned long long)((now - d->heard_ns) / NET_MS));
+        }
+        // Grows with every session's time: an old one renews nothing.
+        net__message(d->port, d, WIRE_PING, ++d->port->request, NULL, 0, true);
+        d->ping_ns = now + (d->ping++ == 0 ? PING_EVERY : PING_AGAIN);
+    }
+    net__sooner(deadline, d->ping_ns);
+}
+
+static void close_work(struct net_duck *d, uint64_t now, uint64_t *deadline)
+{
+    int state = atomic_load(&d->state);
+    if (state == NET_OPENED || state == NET_READY) {
+        if (now >= d->timer_ns) {
+            net__message(d->port, d, WIRE_CLOSE, ++d->port->request, NULL, 0, true);
+            d->timer_ns = now + CLOSE_EVERY;
+        }
+        net__sooner(deadline, d->timer_ns);
+    } else if (state != NET_CLOSED) {
+        atomic_store(&d->state, NET_CLOSED); // there is no session to end
+    }
+}
+
+void net__session_work(struct net_port *p, uint64_t now, uint64_t *deadline)
+{
+    int goal = atomic_load_explicit(&p->flock->goal, memory_order_acquire);
+    if (goal == NET_FIND) find_work(p, now, deadline);
+    for (uint32_t i = 0; goal != NET_FIND && i < p->ducks; i++) {
+        struct net_duck *d = p->duck[i];
+        int state = atomic_load_explicit(&d->state, memory_order_relaxed);
+        if (goal == NET_CLOSE) {
+            close_work(d, now, deadline);
+            continue;
+        }
+        if (state == NET_FOUND) {
+            if (now >= d->timer_ns) {
+                send_open(d);
+                d->heard_ns = now;
+                d->timer_ns = now + OPEN_EVERY;
+            }
+            net__sooner(deadline, d->timer_ns);
+        }
+        if (state == NET_OPENED) prepare_duck(d, now, deadline);
+        if (state >= NET_OPENED) ping(d, now, deadline);
+    }
+}

@@ -1,0 +1,259 @@
+/* transport.c: ducks on a network behind the transport seam: find them, open the session, send weights, then
+ * steps. What moves the frames is a backend. */
+#include "host/flock/transport.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "host/flock/net/backend.h"
+#include "host/util/clock.h"
+#include "host/util/log.h"
+
+#define MS 1000000ull
+#define OPEN_MS 60000u // for program, plan and hashes of all ducks
+#define CLOSE_MS 1000u
+#define STEP_MS 60000u // a step that takes longer has failed, though its ducks still answer pings
+#define PROGRAM_MOST (1 << 20)
+
+struct net_transport {
+    struct transport base;
+    const struct net_backend *backend;
+    void *running; // the backend
+    struct net_flock f;
+    uint64_t *submitted_ns; // (lanes)
+};
+
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+/* Until all ducks are in `state`; false: failed or too late. */
+static bool reach(struct net_flock *f, enum net_duck_state state, uint64_t ms,
+                  const struct net_duck **missing)
+{
+    uint64_t until = clock_ns() + ms * MS;
+    while (!net_all_reached(f, state, missing)) {
+        if (atomic_load(&f->failed) || clock_ns() > until) return false;
+        sleep_ms(1);
+    }
+    return true;
+}
+
+static void net_close(struct transport *t)
+{
+    struct net_transport *n = (struct net_transport *)t;
+    if (n->running) {
+        net_set_goal(&n->f, NET_CLOSE);
+        atomic_store(&n->f.failed, false); // a failed flock is closed as well
+        reach(&n->f, NET_CLOSED, CLOSE_MS, NULL);
+        n->backend->stop(n->running);
+    }
+    net_flock_free(&n->f);
+    free(n->submitted_ns);
+    free(n);
+}
+
+/* ---- finding ---- */
+
+static int not_found(struct net_flock *f, const struct net_duck *missing, struct error *err)
+{
+    int rc = net_failure(f, err);
+    if (rc) return rc;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < f->ducks; i++) count += atomic_load(&f->duck[i].state) == NET_UNKNOWN;
+    return error_set(err, -ENODEV, "%u of %u ducks have not answered within %.1f s, the first is %s", count,
+                     f->ducks, f->config->find_ms / 1e3, net_duck_name(missing).s);
+}
+
+static int find(struct transport **out, struct flock_spec *spec, const struct transport_ops *ops,
+                const struct net_backend *backend, struct error *err)
+{
+    struct net_transport *n = calloc(1, sizeof *n);
+    if (!n) return error_set(err, -ENOMEM, "no memory for a flock");
+    n->base.ops = ops;
+    n->backend = backend;
+    int rc = net_flock_init(&n->f, spec->net, err);
+    if (!rc) rc = backend->start(&n->running, &n->f, err);
+    const struct net_duck *missing;
+    if (!rc && !reach(&n->f, NET_FOUND, spec->net->find_ms, &missing)) rc = not_found(&n->f, missing, err);
+    if (rc) {
+        net_close(&n->base);
+        return rc;
+    }
+    for (uint32_t i = 0; i < n->f.ducks; i++) {
+        const struct wire_hello *h = &n->f.duck[i].hello;
+        if (h->memory_free && h->memory_free < spec->duck[i].plan.memory_bytes)
+            spec->duck[i].plan.memory_bytes = h->memory_free;
+    }
+    *out = &n->base;
+    return 0;
+}
+
+static int find_udp(struct transport **out, struct flock_spec *spec, struct error *err)
+{
+    return find(out, spec, &transport_udp, &net_backend_udp, err);
+}
+
+/* ---- opening ---- */
+
+static int read_program(struct net_flock *f, struct error *err)
+{
+    const char *path = f->config->program;
+    if (!*path) return 0;
+    FILE *file = fopen(path, "rbe");
+    if (!file) return error_set(err, -errno, "program %s: %s", path, strerror(errno));
+    f->program = malloc(PROGRAM_MOST + 1);
+    size_t n = f->program ? fread(f->program, 1, PROGRAM_MOST + 1, file) : 0;
+    fclose(file);
+    if (!f->program || n == 0 || n > PROGRAM_MOST)
+        return error_set(err, -EINVAL, "program %s must have 1 .. %d bytes", path, PROGRAM_MOST);
+    f->program_length = (uint32_t)n;
+    f->program_hash = wire_object_hash(f->program, n);
+    return 0;
+}
+
+static int not_open(struct net_flock *f, const struct net_duck *missing, struct error *err)
+{
+    int rc = net_failure(f, err);
+    if (rc) return rc;
+    return error_set(err, -ETIMEDOUT, "%s has not opened the session within %u s", net_duck_name(missing).s,
+                     OPEN_MS / 1000);
+}
+
+static int net_open(struct transport **out, const struct transport_options *o, struct error *err)
+{
+    struct net_transport *n = (struct net_transport *)*out;
+    struct net_flock *f = &n->f;
+    uint8_t nonce[WIRE_NONCE];
+    if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce)
+        return error_set(err, -errno, "no random numbers for a session: %s", strerror(errno));
+    const struct net_session s = {.plan = o->plan,
+                                  .lanes = o->lanes,
+                                  .max_tokens = o->max_tokens,
+                                  .max_top_k = o->max_top_k,
+                                  .element_bytes = o->element_bytes,
+                                  .activation = o->activation,
+                                  .result = o->result};
+    int rc = read_program(f, err);
+    if (!rc) rc = net_flock_prepare(f, &s, nonce, err);
+    if (rc) return rc;
+    n->submitted_ns = calloc(o->lanes, sizeof *n->submitted_ns);
+    if (!n->submitted_ns) return error_set(err, -ENOMEM, "no memory for %u lanes", o->lanes);
+    manifest_read(&f->manifest, f->config->manifest);
+    net_set_goal(f, NET_OPEN);
+    const struct net_duck *missing;
+    if (!reach(f, NET_READY, OPEN_MS + 2 * (uint64_t)f->config->lease_ms, &missing))
+        return not_open(f, missing, err);
+    net_set_goal(f, NET_RUN);
+    log_detail("flock: %u ducks on %u ports, session %08x, %u bytes a fragment, steps of up to %u tokens",
+               f->ducks, f->ports, f->session, f->payload, f->block_tokens);
+    return 0;
+}
+
+/* ---- weights ---- */
+
+static int net_transport_load(struct transport *t, const struct transport_matrix *m, struct error *err)
+{
+    struct net_flock *f = &((struct net_transport *)t)->f;
+    const struct weight *w = m->weight;
+    const struct wire_tensor tensor = {.data = w->data,
+                                       .scales = w->scales,
+                                       .element_bytes = w->dtype == DTYPE_F8_E4M3 ? 1
+                                                        : w->dtype == DTYPE_BF16  ? 2
+                                                                                  : 4,
+                                       .hidden = f->hidden,
+                                       .width = m->tensor_width,
+                                       .which = m->which};
+    const struct net_unit_source s = {
+        .key = m->source, .bank = m->bank, .expert = m->expert, .column = m->column, .tensor = &tensor};
+    uint64_t where = 0;
+    struct error inner = {0};
+    int rc = net_load(f, &s, &where, &inner);
+    if (rc == DUCK_BAD_WEIGHT && !*inner.text) return transport_bad_weight(m, rc, where, err);
+    if (rc && err) *err = inner;
+    return rc;
+}
+
+static void make_folder(const char *path)
+{
+    char part[512];
+    for (size_t i = 1; path[i] && i < sizeof part; i++) {
+        if (path[i] != '/') continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        mkdir(part, 0700); // what cannot be made shows when the file is written
+    }
+}
+
+static int net_loaded(struct transport *t, struct error *err)
+{
+    struct net_flock *f = &((struct net_transport *)t)->f;
+    int rc = net_load_finish(f, err);
+    if (f->manifest.changed) {
+        make_folder(f->config->manifest);
+        struct error why;
+        if (manifest_write(&f->manifest, f->config->manifest, &why))
+            log_notice("%s: weights will be sent again next time", why.text);
+        f->manifest.changed = false;
+    }
+    if (rc) return rc;
+    log_detail("weights: %llu units sent, %llu were held already", (unsigned long long)f->units_sent,
+               (unsigned long long)f->units_kept);
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static int net_transport_submit(struct transport *t, uint32_t lane, const struct mlp_step *step,
+                                struct error *err)
+{
+    struct net_transport *n = (struct net_transport *)t;
+    n->submitted_ns[lane] = clock_ns();
+    return net_submit(&n->f, lane, step, n->submitted_ns[lane], err);
+}
+
+static int net_transport_poll(struct transport *t, uint32_t lane, bool wait, struct error *err)
+{
+    struct net_transport *n = (struct net_transport *)t;
+    for (;;) {
+        uint64_t now = clock_ns();
+        int rc = net_poll(&n->f, lane, now, err);
+        if (rc != 0 || !wait) return rc;
+        if (now - n->submitted_ns[lane] > STEP_MS * MS)
+            return error_set(err, -ETIMEDOUT, "lane %u: the flock has not finished a step within %u s", lane,
+                             STEP_MS / 1000);
+        net_wait(&n->f);
+    }
+}
+
+static void net_stats(const struct transport *t, uint32_t duck, struct duck_stats *out)
+{
+    const struct net_flock *f = &((const struct net_transport *)t)->f;
+    const struct net_duck *d = &f->duck[duck];
+    const struct net_counters *c = &d->count;
+    for (uint32_t i = 0; i < d->shape.runs; i++) out->slices += d->run[i].count;
+    out->weight_bytes = duck_core_bytes(&d->shape);
+    out->steps = atomic_load(&c->steps);
+    out->expert_reads = atomic_load(&c->experts);
+    out->expert_bytes = atomic_load(&c->expert_bytes);
+    out->compute_ns = 1000 * atomic_load(&c->compute_us);
+}
+
+const struct transport_ops transport_udp = {
+    .name = "udp",
+    .network = true,
+    .find = find_udp,
+    .open = net_open,
+    .close = net_close,
+    .load = net_transport_load,
+    .loaded = net_loaded,
+    .submit = net_transport_submit,
+    .poll = net_transport_poll,
+    .stats = net_stats,
+};

@@ -1,0 +1,315 @@
+// engine_test.c: the host's protocol against the ducks' on a simulated wire: right bits whatever happens to
+// frames.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fp9/fp9_random.h"
+#include "tests/net/world.h"
+
+#define MS 1000000ull
+
+static const struct duck_bank_shape banks[] = {{6, 1, 64}, {5, 2, 56}, {0, 1, 96}};
+static const struct duck_run whole[] = {{0, 0, 8}, {1, 0, 7}, {2, 0, 12}};
+static const struct duck_shape shape = {.hidden = 1024, .banks = 3, .bank = banks, .runs = 3, .run = whole};
+
+static uint32_t lanes_done, lanes_wanted;
+
+static bool steps_done(struct world *w, int host)
+{
+    struct net_flock *f = &w->host[host].flock;
+    if (atomic_load(&f->failed)) return true;
+    for (uint32_t l = 0; l < lanes_wanted; l++)
+        if (!(lanes_done >> l & 1) && net_poll(f, l, w->time, NULL) == 1) lanes_done |= 1u << l;
+    return lanes_done == (1u << lanes_wanted) - 1;
+}
+
+/* One step on every lane at once, of the banks in turn. */
+static void run_round(struct world *w, int host, uint32_t lanes, uint32_t round, uint32_t tokens, uint64_t ns)
+{
+    struct net_flock *f = &w->host[host].flock;
+    struct world_step step[4];
+    for (uint32_t l = 0; l < lanes; l++) {
+        uint32_t bank = (round + l) % 3;
+        world_step_make(w, host, &step[l], bank, 1 + (tokens + l - 1) % tokens, bank == 2 ? 0 : 3,
+                        round * 7 + l);
+        assert_int_equal(net_submit(f, l, &step[l].step, w->time, NULL), 0);
+    }
+    lanes_done = 0;
+    lanes_wanted = lanes;
+    bool done = world_run(w, steps_done, host, ns);
+    struct error err = {""};
+    if (net_failure(f, &err)) fail_msg("round %u: %s", round, err.text);
+    if (!done) fail_msg("round %u: not done in time", round);
+    for (uint32_t l = 0; l < lanes; l++) {
+        if (!world_step_is_right(w, &step[l])) fail_msg("round %u, lane %u: wrong bits", round, l);
+        world_step_free(&step[l]);
+    }
+}
+
+static void must_open(struct world *w, int host)
+{
+    struct error err = {"no failure, but not in time"};
+    if (world_open(w, host)) return;
+    net_failure(&w->host[host].flock, &err);
+    fail_msg("open: %s", err.text);
+}
+
+static const struct {
+    const char *name;
+    uint32_t ports, ducks, lanes, tokens, rounds, element_bytes;
+    enum wire_dtype activation;
+    struct wire_faults faults;
+} flocks[] = {
+    {"one duck", 1, 1, 1, 1, 20, 1, WIRE_F32, {.delay_ns = 5000}},
+    {"three ducks, bf16 weights", 1, 3, 2, 5, 20, 2, WIRE_BF16, {.delay_ns = 5000}},
+    {"two domains, large steps", 2, 4, 2, 40, 10, 1, WIRE_BF16, {.delay_ns = 5000}},
+    {"four domains, fp32 weights", 4, 8, 3, 3, 20, 4, WIRE_F32, {.delay_ns = 5000}},
+    {"loss, duplication, jitter",
+     2,
+     4,
+     2,
+     4,
+     300,
+     1,
+     WIRE_BF16,
+     {.lose = 0.01, .twice = 0.01, .late = 0.05, .delay_ns = 20000, .jitter_ns = 2000000}},
+    {"one frame of five is lost",
+     2,
+     3,
+     2,
+     6,
+     60,
+     1,
+     WIRE_F32,
+     {.lose = 0.2, .twice = 0.1, .delay_ns = 20000}},
+    {"broadcasts are lost", 2, 4, 2, 4, 100, 1, WIRE_BF16, {.lose_broadcast = 0.3, .delay_ns = 20000}},
+    {"everything arrives late",
+     1,
+     4,
+     2,
+     20,
+     20,
+     1,
+     WIRE_F32,
+     {.lose = 0.02, .late = 1, .delay_ns = 300000, .jitter_ns = 5000000}},
+};
+
+static void right_bits(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof flocks / sizeof *flocks; i++) {
+        struct world *w = calloc(1, sizeof *w);
+        assert_non_null(w);
+        world_make(w, &shape, flocks[i].ports, flocks[i].ducks, flocks[i].element_bytes, 3 + i);
+        world_host_start(w, 0, flocks[i].lanes, flocks[i].tokens, flocks[i].activation);
+        w->faults = flocks[i].faults;
+        must_open(w, 0);
+        uint64_t begun = w->time, frames = w->frames;
+        for (uint32_t r = 0; r < flocks[i].rounds; r++)
+            run_round(w, 0, flocks[i].lanes, r, flocks[i].tokens, 10000 * MS);
+        uint64_t experts = 0, repeated = 0;
+        for (uint32_t d = 0; d < flocks[i].ducks; d++) {
+            experts += w->host[0].flock.duck[d].count.experts;
+            repeated +=
+                w->host[0].flock.duck[d].count.resend_asked + w->host[0].flock.duck[d].count.resend_served;
+        }
+        assert_true(experts > 0);
+        if (flocks[i].faults.lose > 0) assert_true(repeated > 0);
+        print_message("%-28s %4u rounds, %5.1f us simulated each, %7llu frames, %5llu asked again\n",
+                      flocks[i].name, flocks[i].rounds, (double)(w->time - begun) / 1e3 / flocks[i].rounds,
+                      (unsigned long long)(w->frames - frames), (unsigned long long)repeated);
+        world_free(w);
+        free(w);
+    }
+}
+
+static void paused_duck(void **state)
+{
+    (void)state;
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    world_make(w, &shape, 1, 3, 1, 9);
+    world_host_start(w, 0, 2, 4, WIRE_BF16);
+    must_open(w, 0);
+    for (uint32_t r = 0; r < 10; r++) {
+        if (r % 3 == 0) w->duck[r % 2].paused_until = w->time + 300 * MS;
+        uint64_t begun = w->time;
+        run_round(w, 0, 2, r, 4, 2000 * MS);
+        if (r % 3 == 0) assert_true(w->time - begun < 1000 * MS); // it is asked again soon after
+    }
+    world_free(w);
+    free(w);
+}
+
+static bool failed(struct world *w, int host)
+{
+    return atomic_load(&w->host[host].flock.failed);
+}
+
+static void dead_duck(void **state)
+{
+    (void)state;
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    world_make(w, &shape, 1, 2, 1, 9);
+    world_host_start(w, 0, 1, 4, WIRE_BF16);
+    must_open(w, 0);
+    w->duck[1].paused_until = UINT64_MAX;
+    struct world_step s;
+    world_step_make(w, 0, &s, 0, 2, 3, 1);
+    assert_int_equal(net_submit(&w->host[0].flock, 0, &s.step, w->time, NULL), 0);
+    assert_true(world_run(w, failed, 0, 10000 * MS));
+    struct error err;
+    assert_int_equal(net_poll(&w->host[0].flock, 0, w->time, &err), -EHOSTDOWN);
+    assert_non_null(strstr(err.text, "duck 1 (world, 10.21.0.102:21210) has not answered for"));
+    world_step_free(&s);
+    world_free(w);
+    free(w);
+}
+
+static bool all_closed(struct world *w, int host)
+{
+    return net_all_reached(&w->host[host].flock, NET_CLOSED, NULL);
+}
+
+/* A daemon that ends or dies and comes back sends nothing, if it has its manifest. */
+static void restart(void **state)
+{
+    (void)state;
+    for (int dies = 0; dies < 2; dies++) {
+        struct world *w = calloc(1, sizeof *w);
+        assert_non_null(w);
+        world_make(w, &shape, 2, 3, 1, 11);
+        world_host_start(w, 0, 1, 4, WIRE_F32);
+        must_open(w, 0);
+        uint64_t units = w->host[0].flock.units_sent;
+        assert_true(units > 0 && w->host[0].flock.units_kept == 0);
+        run_round(w, 0, 1, 0, 4, 1000 * MS);
+        struct manifest kept = w->host[0].flock.manifest;
+        w->host[0].flock.manifest = (struct manifest){0};
+        if (!dies) {
+            net_set_goal(&w->host[0].flock, NET_CLOSE);
+            assert_true(world_run(w, all_closed, 0, 1000 * MS));
+        }
+        world_host_end(w, 0);
+        uint64_t begun = w->time;
+        world_host_start(w, 0, 1, 4, WIRE_F32);
+        w->host[0].flock.manifest = kept;
+        must_open(w, 0);
+        assert_int_equal(w->host[0].flock.units_sent, 0);
+        assert_int_equal(w->host[0].flock.units_kept, units);
+        if (dies) {
+            assert_true(w->time - begun > 1000 * MS); // the dead one's lease had to run out
+        } else {
+            assert_true(w->time - begun < 500 * MS);
+        }
+        run_round(w, 0, 1, 0, 4, 1000 * MS);
+        world_free(w);
+        free(w);
+    }
+}
+
+static void second_host(void **state)
+{
+    (void)state;
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    world_make(w, &shape, 1, 2, 1, 12);
+    world_host_start(w, 0, 1, 4, WIRE_F32);
+    must_open(w, 0);
+    world_host_start(w, 1, 1, 4, WIRE_F32);
+    assert_false(world_open(w, 1));
+    struct error err = {""};
+    assert_int_equal(net_failure(&w->host[1].flock, &err), -EBUSY);
+    assert_non_null(strstr(err.text, "is in use: the host 10.21.0.1 holds it"));
+    run_round(w, 0, 1, 0, 4, 1000 * MS); // the first is not disturbed
+    world_free(w);
+    free(w);
+}
+
+/* One changed weight changes the sum: results come from what was sent. */
+static void changed_weight(void **state)
+{
+    (void)state;
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    world_make(w, &shape, 1, 2, 1, 13);
+    uint8_t *data = (uint8_t *)(uintptr_t)w->layers->tensor[0].data;
+    for (uint32_t i = 0; i < shape.hidden; i++)
+        data[i] ^= 0x80; // a row of gate's signs, after the reference was made
+    world_host_start(w, 0, 1, 4, WIRE_F32);
+    must_open(w, 0);
+    bool changed = false;
+    for (uint32_t r = 0; r < 10; r++) {
+        struct world_step s;
+        world_step_make(w, 0, &s, 0, 4, 3, r);
+        assert_int_equal(net_submit(&w->host[0].flock, 0, &s.step, w->time, NULL), 0);
+        lanes_done = 0;
+        lanes_wanted = 1;
+        assert_true(world_run(w, steps_done, 0, 1000 * MS));
+        changed |= !world_step_is_right(w, &s);
+        world_step_free(&s);
+    }
+    assert_true(changed);
+    world_free(w);
+    free(w);
+}
+
+/* Frames with good tags and random contents do no harm. */
+static void hostile_frames(void **state)
+{
+    (void)state;
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    world_make(w, &shape, 1, 2, 1, 14);
+    world_host_start(w, 0, 2, 4, WIRE_F32);
+    must_open(w, 0);
+    struct net_flock *f = &w->host[0].flock;
+    static const uint8_t types[] = {WIRE_HELLO,       WIRE_OPENED, WIRE_REFUSED, WIRE_PONG,   WIRE_PUT_ACK,
+                                    WIRE_UNIT_HASHES, WIRE_RESULT, WIRE_DONE,    WIRE_RESEND, WIRE_LOG_REPLY};
+    uint64_t seed = 5;
+    struct world_step s;
+    world_step_make(w, 0, &s, 0, 4, 3, 1);
+    assert_int_equal(net_submit(f, 0, &s.step, w->time, NULL), 0);
+    for (int i = 0; i < 50000; i++) {
+        uint8_t frame[WIRE_DATAGRAM_MAX];
+        uint32_t length = random_below(&seed, i % 2 ? 64 : WIRE_PAYLOAD);
+        for (uint32_t k = 0; k < length; k++) frame[WIRE_HEADER + k] = (uint8_t)random_next(&seed);
+        struct wire_header h = {.type = types[random_below(&seed, sizeof types)],
+                                .length = (uint16_t)length,
+                                .session = i % 3 ? f->session : 0,
+                                .sequence = random_below(&seed, 8),
+                                .source = (uint16_t)random_below(&seed, 4),
+                                .fragments = (uint16_t)(1 + random_below(&seed, 20))};
+        h.fragment = (uint16_t)random_below(&seed, h.fragments);
+        if (h.type == WIRE_RESULT && h.source < 2)
+            continue; // a keyed duck may send wrong numbers; nothing protects from that
+        uint32_t bytes = wire_seal(frame, h, h.session ? &f->key : &f->flock_key);
+        net_port_input(&f->port[0], &(struct net_peer){.address = 1}, frame, bytes, w->time);
+        frame[random_below(&seed, bytes)] ^= 1; // and one that fails its tag
+        net_port_input(&f->port[0], &(struct net_peer){.address = 1}, frame, bytes, w->time);
+    }
+    world_step_free(&s);
+    assert_true(f->port[0].wrong_tag > 1000);
+    world_free(w);
+    free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_bits),     cmocka_unit_test(paused_duck), cmocka_unit_test(dead_duck),
+        cmocka_unit_test(restart),        cmocka_unit_test(second_host), cmocka_unit_test(changed_weight),
+        cmocka_unit_test(hostile_frames),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
