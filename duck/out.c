@@ -22,17 +22,19 @@ void duck__send(struct duck *d, struct wire_header h, const struct siphash_key *
 void duck__flush(struct duck *d)
 {
     struct out *o = &d->out;
-    if (o->count == 0) return;
-    uint32_t sent = d->link->send(d->link->self, o->frame, o->count);
-    for (uint32_t i = 0; i < sent; i++) d->stats.bytes_out += o->frame[i].bytes;
-    d->stats.frames_out += sent;
-    // What the link did not take moves to the front; the buffers change places with it.
-    for (uint32_t i = sent; i < o->count; i++) {
-        struct datagram moved = o->frame[i];
-        o->frame[i] = o->frame[i - sent];
-        o->frame[i - sent] = moved;
+    while (o->count) {
+        uint32_t sent = d->link->send(d->link->self, o->frame, o->count);
+        if (sent == 0) return;
+        for (uint32_t i = 0; i < sent; i++) d->stats.bytes_out += o->frame[i].bytes;
+        d->stats.frames_out += sent;
+        // What the link did not take moves to the front; the buffers change places with it.
+        for (uint32_t i = sent; i < o->count; i++) {
+            struct datagram moved = o->frame[i];
+            o->frame[i] = o->frame[i - sent];
+            o->frame[i - sent] = moved;
+        }
+        o->count -= sent;
     }
-    o->count -= sent;
 }
 
 void duck__answer(struct duck *d, const struct peer *to, const struct wire_header *request,

@@ -50,9 +50,16 @@ static void fill_tensor(struct wire_tensor *t, uint64_t *seed)
     }
 }
 
+uint32_t layers_tensors(const struct duck_shape *shape)
+{
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < shape->banks; b++) n += 3 * bank_tensors(&shape->bank[b]);
+    return n;
+}
+
 static void make_tensors(struct layers *l, uint32_t element_bytes, uint64_t *seed)
 {
-    for (uint32_t b = 0; b < l->shape.banks; b++) l->tensors += 3 * bank_tensors(&l->shape.bank[b]);
+    l->tensors = layers_tensors(&l->shape);
     l->tensor = must(calloc(l->tensors, sizeof *l->tensor));
     struct wire_tensor *t = l->tensor;
     for (uint32_t b = 0; b < l->shape.banks; b++) {
@@ -109,22 +116,38 @@ static void load_core(struct layers *l)
     }
 }
 
+static struct layers *finish(struct layers *l)
+{
+    cut_units(l);
+    load_core(l);
+    l->plan_bytes = wire_plan_bytes(&l->shape);
+    l->plan = must(malloc(l->plan_bytes));
+    wire_plan_write(&l->shape, l->plan);
+    return l;
+}
+
 struct layers *layers_make(const struct duck_shape *shape, uint32_t element_bytes, uint64_t seed)
 {
     struct layers *l = must(calloc(1, sizeof *l));
     l->shape = *shape;
     make_tensors(l, element_bytes, &seed);
-    cut_units(l);
-    load_core(l);
-    l->plan_bytes = wire_plan_bytes(shape);
-    l->plan = must(malloc(l->plan_bytes));
-    wire_plan_write(shape, l->plan);
-    return l;
+    return finish(l);
+}
+
+struct layers *layers_from(const struct duck_shape *shape, const struct wire_tensor *tensor, uint32_t tensors)
+{
+    struct layers *l = must(calloc(1, sizeof *l));
+    l->shape = *shape;
+    l->borrowed = 1;
+    l->tensors = tensors;
+    l->tensor = must(calloc(tensors, sizeof *tensor));
+    memcpy(l->tensor, tensor, tensors * sizeof *tensor);
+    return finish(l);
 }
 
 void layers_free(struct layers *l)
 {
-    for (uint32_t i = 0; i < l->tensors; i++) {
+    for (uint32_t i = 0; !l->borrowed && i < l->tensors; i++) {
         free((void *)(uintptr_t)l->tensor[i].data);
         free((void *)(uintptr_t)l->tensor[i].scales);
     }

@@ -94,6 +94,7 @@ static uint32_t sim_recv(void *self, struct datagram *out, uint32_t max)
 {
     struct sim *s = self;
     uint32_t n = 0;
+    s->taken = 0;
     for (; n < max; n++) {
         const struct sim_frame *f = pop(&s->to_duck);
         if (!f) break;
@@ -107,7 +108,8 @@ static uint32_t sim_recv(void *self, struct datagram *out, uint32_t max)
 static uint32_t sim_send(void *self, struct datagram *d, uint32_t count)
 {
     struct sim *s = self;
-    if (count > s->send_room) count = s->send_room;
+    if (count > s->send_room - s->taken) count = s->send_room - s->taken;
+    s->taken += count;
     for (uint32_t i = 0; i < count; i++) {
         memset(d[i].data - LINK_HEADROOM, 0xee, LINK_HEADROOM); // theirs to write
         push(s, &s->to_host, &d[i].peer, d[i].data, d[i].bytes);

@@ -29,7 +29,7 @@ struct sim {
     uint8_t *received; // frames handed to the duck by recv()
     uint64_t seed;
     double lose, twice, reorder; // of every frame, both ways
-    uint32_t send_room;          // frames the link takes per call; UINT32_MAX: all
+    uint32_t send_room, taken;   // frames the link takes between two recv(); UINT32_MAX: all
     int power;                   // 1 + argument of the last power()
     uint64_t randoms;
     char log[8192];

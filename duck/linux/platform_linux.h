@@ -1,0 +1,25 @@
+/* platform_linux.h: a Linux process as the machine under a duck (duck/platform.h). */
+#ifndef DUCK_LINUX_PLATFORM_LINUX_H
+#define DUCK_LINUX_PLATFORM_LINUX_H
+
+#include "duck/platform.h"
+
+struct linux_options {
+    const char *name;
+    uint64_t memory_bytes;
+    uint32_t cores;
+    uint64_t spin_ns;
+    int fd;              // becomes readable when a frame arrives
+};
+
+/* 0, or -1 with a line on stderr. One per process. */
+int platform_linux_open(struct platform *out, const struct linux_options *o);
+/* Set by SIGTERM, SIGINT and a power request: everything shall end. */
+extern _Atomic uint32_t platform_linux_stop;
+/* Ends workers' sleep, so that they see the stop. */
+void platform_linux_wake_all(const _Atomic uint32_t *word);
+
+/* The duck's own exit for messages: "duck-linux NAME: ...". */
+void linux_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif
