@@ -60,7 +60,6 @@ struct cpu_scratch {
     float *gate, *biased;    // (rows, experts rounded up), (rows, experts + groups)
     float *pair, *pairs;     // (rows, 2 hidden) MTP input; prepared
     float *scores;           // (INDEXER_ROWS, score_stride)
-    uint32_t *sort_keys;     // (threads, score_stride)
     int32_t *selected;       // (rows, index_topk)
     bool *bad;               // (rows) a norm met something that is not finite
     float **worker;          // (threads) attention or index tiles

@@ -107,12 +107,12 @@ static void score_task(void *arg, size_t task, unsigned worker)
 
 static void select_task(void *arg, size_t row, unsigned worker)
 {
+    (void)worker;
     const struct index_job *j = arg;
-    const struct cpu_scratch *s = &j->b->s;
     uint32_t k = j->b->c->index_topk, n = j->rows.position + (uint32_t)row + 1;
     if (n <= k) return; // attends to everything
-    indexer_select(j->rows.scores + row * j->rows.score_stride, n, k, s->sort_keys + worker * s->score_stride,
-                   s->selected + (j->first_row + row) * k);
+    indexer_select(j->rows.scores + row * j->rows.score_stride, n, k,
+                   j->b->s.selected + (j->first_row + row) * k);
 }
 
 static void probe_index(struct cpu_backend *b, struct cpu_lane *l, const struct index_job *j)
@@ -122,7 +122,7 @@ static void probe_index(struct cpu_backend *b, struct cpu_lane *l, const struct 
         uint32_t position = j->rows.position + r, n = position + 1;
         const float *scores = j->rows.scores + r * j->rows.score_stride;
         int32_t *selected = b->s.selected + (size_t)(j->first_row + r) * k;
-        if (n <= k) indexer_select(scores, n, k, b->s.sort_keys, selected);
+        if (n <= k) indexer_select(scores, n, k, selected);
         b->probe.row(b->probe.ctx, "index_scores", l->layer, position, scores, NULL, n);
         b->probe.row(b->probe.ctx, "index_topk", l->layer, position, NULL, selected, n < k ? n : k);
     }

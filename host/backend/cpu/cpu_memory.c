@@ -56,7 +56,6 @@ static int allocate_indexer(struct cpu_backend *b, struct error *err)
     BLOCK(s->iw, rows * s->iw_stride);
     BLOCK(s->iq, rows * c->index_heads * c->index_head_dim);
     BLOCK(s->scores, INDEXER_ROWS * s->score_stride);
-    BLOCK(s->sort_keys, b->threads * s->score_stride);
     BLOCK(s->selected, rows * c->index_topk);
     return e;
 }
@@ -114,8 +113,8 @@ void cpu_release(struct cpu_backend *b)
     free(b->lane);
     struct cpu_scratch *s = &b->s;
     for (uint32_t i = 0; s->worker && i < b->threads; i++) free(s->worker[i]);
-    void *blocks[] = {s->xs,     s->qa,        s->qas,      s->kva,  s->ik,     s->iw,   s->q,
-                      s->iq,     s->mixed,     s->attended, s->gate, s->biased, s->pair, s->pairs,
-                      s->scores, s->sort_keys, s->selected, s->bad,  s->worker};
+    void *blocks[] = {s->xs,   s->qa,    s->qas,    s->kva,      s->ik,   s->iw,
+                      s->q,    s->iq,    s->mixed,  s->attended, s->gate, s->biased,
+                      s->pair, s->pairs, s->scores, s->selected, s->bad,  s->worker};
     for (size_t k = 0; k < sizeof blocks / sizeof *blocks; k++) free(blocks[k]);
 }

@@ -73,39 +73,41 @@ static uint32_t sortable(float score)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The k-th largest of n keys, in place: a histogram of one digit, then only the keys of the digit that the
- * k-th falls into go on. *equal: how many of the keys equal to it are among the k. */
-static uint32_t threshold(uint32_t *keys, uint32_t n, uint32_t k, uint32_t *equal)
+#define RADIX_PASSES 3
+static const unsigned radix_shift[RADIX_PASSES] = {21, 10, 0}, radix_bits[RADIX_PASSES] = {11, 11, 10};
+
+/* The k-th largest key, and in *equal how many of the keys equal to it are among the k. */
+static uint32_t threshold(const float *scores, uint32_t n, uint32_t k, uint32_t *equal)
 {
-    static const unsigned shifts[] = {21, 10, 0};
-    for (size_t pass = 0; pass < sizeof shifts / sizeof *shifts; pass++) {
-        uint32_t count[2048] = {0}, digit = 2047, kept = 0;
-        unsigned shift = shifts[pass];
-        for (uint32_t i = 0; i < n; i++) count[keys[i] >> shift & 2047]++;
-        while (count[digit] < k) k -= count[digit--];
+    uint32_t prefix = 0, mask = 0;
+    for (int pass = 0; pass < RADIX_PASSES; pass++) {
+        uint32_t count[2048], digits = 1u << radix_bits[pass];
+        memset(count, 0, digits * sizeof count[0]);
         for (uint32_t i = 0; i < n; i++) {
-            keys[kept] = keys[i];
-            kept += (keys[i] >> shift & 2047) == digit;
+            uint32_t key = sortable(scores[i]);
+            if ((key & mask) == prefix) count[key >> radix_shift[pass] & (digits - 1)]++;
         }
-        n = kept;
+        uint32_t digit = digits - 1;
+        while (count[digit] < k) k -= count[digit--];
+        prefix |= digit << radix_shift[pass];
+        mask |= (digits - 1) << radix_shift[pass];
     }
     *equal = k;
-    return keys[0];
+    return prefix;
 }
 
-uint32_t indexer_select(const float *scores, uint32_t n, uint32_t k, uint32_t *keys, int32_t *out)
+uint32_t indexer_select(const float *scores, uint32_t n, uint32_t k, int32_t *out)
 {
     if (k >= n) {
         for (uint32_t i = 0; i < n; i++) out[i] = (int32_t)i;
         return n;
     }
-    for (uint32_t i = 0; i < n; i++) keys[i] = sortable(scores[i]);
-    uint32_t equal, taken = 0, t = threshold(keys, n, k, &equal);
-    for (uint32_t i = 0; i < n && taken < k; i++) {
-        uint32_t key = sortable(scores[i]), tie = key == t && equal > 0;
-        out[taken] = (int32_t)i;
-        taken += key > t || tie;
-        equal -= tie;
+    uint32_t equal, taken = 0, t = threshold(scores, n, k, &equal);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t key = sortable(scores[i]);
+        if (key < t || (key == t && equal == 0)) continue;
+        if (key == t) equal--;
+        out[taken++] = (int32_t)i;
     }
     return taken;
 }

@@ -1,0 +1,510 @@
+/* backend.cu: backend.h on a CUDA device: sequences and their pages, the state of each lane, the flags. */
+#include "cuda/lane.cuh"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/util/clock.h"
+
+#define RESERVE_BYTES ((size_t)512 << 20) // left to the driver, graphs and others
+#define RING_BYTES ((size_t)1 << 30)      // at most for the sequences' recent hidden states
+#define SEQUENCES 64u
+#define KV_SEQUENCES 8u        // the KV never takes more than so many sequences of full length
+#define RESULT_DEADLINE_S 600u // a step's answer: a flock that lost a duck may reload weights first
+#define DEVICE_DEADLINE_NS (30ull * 1000000000u) // a step on the device
+#define FLAG_STRIDE 65536u                       // distance of the flags of two jobs
+
+enum lane_state { LANE_FREE, LANE_RUNNING, LANE_PUBLISHED, LANE_DONE, LANE_FAILED };
+
+struct lane_job {
+    enum lane_state state;
+    chain k;
+    bool graph, last; // last: the step being waited for makes the logits
+    uint32_t base, step, logits_from;
+    uint64_t since_ns, asked_ns;
+    struct error failure;
+};
+
+struct sequence {
+    bool open;
+    uint32_t capacity, pages;
+    uint32_t *page; // (pages)
+};
+
+struct cuda_backend {
+    struct backend b;
+    struct gpu_model m;
+    uint32_t lanes, vocab, max_positions, max_pages;
+    kv_layout kv;
+    enum kv_dtype dtype;
+    struct lane *lane;
+    struct lane_job *job;
+    uint8_t *lane_memory, *kv_memory;
+    uint32_t *tables; // device: (sequences, max_pages)
+    float *rings;     // device: (sequences, ring rows, hidden)
+    uint32_t ring_rows, sequence_count, page_count, free_count;
+    uint32_t *free_pages;
+    struct sequence *sequences;
+    uint64_t bytes;
+    bool broken; // the device faulted; nothing works any more
+    struct backend_probe probe;
+};
+
+static struct cuda_backend *self(struct backend *b)
+{
+    return reinterpret_cast<struct cuda_backend *>(b);
+}
+
+/* ---- open: plan, then allocate ---- */
+
+struct plan {
+    size_t free_bytes, total_bytes, lane_bytes, ring_bytes, table_bytes, kv_bytes;
+    char device[256];
+};
+
+static int size_lanes(struct cuda_backend *c, const struct backend_options *o, struct plan *p,
+                      struct error *err)
+{
+    c->lane = (struct lane *)calloc(c->lanes, sizeof *c->lane);
+    c->job = (struct lane_job *)calloc(c->lanes, sizeof *c->job);
+    if (!c->lane || !c->job) return gpu_host->error_set(err, -ENOMEM, "no memory for %u lanes", c->lanes);
+    for (uint32_t i = 0; i < c->lanes; i++) {
+        struct lane *l = &c->lane[i];
+        l->m = &c->m;
+        l->s = c->m.s;
+        l->z = {o->max_tokens, c->max_positions, c->vocab, c->dtype};
+        p->lane_bytes = lane_layout(l, nullptr);
+    }
+    return 0;
+}
+
+static int make_plan(struct cuda_backend *c, struct plan *p, struct error *err)
+{
+    const size_t fixed =
+        c->m.bytes + c->lanes * p->lane_bytes + p->ring_bytes + p->table_bytes + RESERVE_BYTES;
+    const size_t least = (size_t)c->max_pages * c->kv.page_bytes;
+    const size_t room = p->free_bytes > fixed ? p->free_bytes - fixed : 0;
+    const size_t most = (size_t)KV_SEQUENCES * c->max_pages;
+    c->page_count = (uint32_t)(room / c->kv.page_bytes < most ? room / c->kv.page_bytes : most);
+    p->kv_bytes = (size_t)c->page_count * c->kv.page_bytes;
+    const double G = 1e9;
+    if (c->page_count < c->lanes || c->page_count == 0)
+        return gpu_host->error_set(
+            err, -ENOMEM,
+            "%s: %.2f GB free of %.2f; weights %.2f, %u lanes %.2f, sequences %.2f, reserve %.2f "
+            "leave %.2f GB for the KV cache, a page takes %.4f",
+            p->device, (double)p->free_bytes / G, (double)p->total_bytes / G, (double)c->m.bytes / G,
+            c->lanes, (double)(c->lanes * p->lane_bytes) / G, (double)(p->ring_bytes + p->table_bytes) / G,
+            (double)RESERVE_BYTES / G, (double)room / G, (double)c->kv.page_bytes / G);
+    gpu_host->log_notice(
+        "%s: %.2f of %.2f GB free; weights %.2f, %u lanes %.2f, sequences %.2f, KV %.2f GB = %u "
+        "positions%s",
+        p->device, (double)p->free_bytes / G, (double)p->total_bytes / G, (double)c->m.bytes / G, c->lanes,
+        (double)(c->lanes * p->lane_bytes) / G, (double)(p->ring_bytes + p->table_bytes) / G,
+        (double)p->kv_bytes / G, c->page_count * KV_PAGE,
+        p->kv_bytes < least ? " (less than one sequence of full length)" : "");
+    return 0;
+}
+
+static int describe_device(struct plan *p, size_t *shared_limit, struct error *err)
+{
+    int device, limit;
+    cudaDeviceProp d;
+    GPU_TRY(cudaGetDevice(&device));
+    GPU_TRY(cudaGetDeviceProperties(&d, device));
+    GPU_TRY(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    if (d.major < 9)
+        return gpu_host->error_set(err, -ENOTSUP,
+                                   "%s has compute capability %d.%d, this build needs 9.0 or later", d.name,
+                                   d.major, d.minor);
+    *shared_limit = (size_t)limit;
+    memcpy(p->device, d.name, sizeof p->device);
+    GPU_TRY(cudaMemGetInfo(&p->free_bytes, &p->total_bytes));
+    return 0;
+}
+
+static int allocate(struct cuda_backend *c, const struct plan *p, struct error *err)
+{
+    GPU_TRY(cudaMalloc((void **)&c->kv_memory, p->kv_bytes));
+    GPU_TRY(cudaMalloc((void **)&c->lane_memory, c->lanes * p->lane_bytes));
+    GPU_TRY(cudaMalloc((void **)&c->tables, p->table_bytes));
+    if (p->ring_bytes) GPU_TRY(cudaMalloc((void **)&c->rings, p->ring_bytes));
+    if (p->ring_bytes) GPU_TRY(cudaMemset(c->rings, 0, p->ring_bytes));
+    c->free_pages = (uint32_t *)malloc(c->page_count * sizeof *c->free_pages);
+    c->sequences = (struct sequence *)calloc(c->sequence_count, sizeof *c->sequences);
+    if (!c->free_pages || !c->sequences)
+        return gpu_host->error_set(err, -ENOMEM, "no memory for %u pages", c->page_count);
+    for (uint32_t i = 0; i < c->page_count; i++) c->free_pages[i] = c->page_count - 1 - i;
+    c->free_count = c->page_count;
+    c->kv.base = c->kv_memory;
+    c->bytes = c->m.bytes + p->kv_bytes + c->lanes * p->lane_bytes + p->table_bytes + p->ring_bytes;
+    return 0;
+}
+
+static int open_all(struct cuda_backend *c, const struct backend_options *o, struct error *err)
+{
+    struct plan p = {};
+    size_t shared_limit = 0;
+    int rc = describe_device(&p, &shared_limit, err);
+    if (!rc) rc = gpu_model_plan(&c->m, o->model, o->mtp, err);
+    if (rc) return rc;
+    c->kv = kv_layout_make(c->m.s, c->m.count, c->dtype);
+    c->max_pages = div_up(c->max_positions, KV_PAGE);
+    c->ring_rows = 16;
+    while (c->ring_rows < 2 * o->max_tokens + 16) c->ring_rows *= 2;
+    const size_t ring = c->m.mtp ? (size_t)c->ring_rows * c->m.s.hidden * sizeof(float) : 0;
+    c->sequence_count = SEQUENCES;
+    while (c->sequence_count > 4 && ring * c->sequence_count > RING_BYTES) c->sequence_count /= 2;
+    p.ring_bytes = ring * c->sequence_count;
+    p.table_bytes = (size_t)c->sequence_count * c->max_pages * sizeof(uint32_t);
+    rc = size_lanes(c, o, &p, err);
+    if (!rc) rc = make_plan(c, &p, err);
+    if (!rc) rc = gpu_model_load(&c->m, o->model, err);
+    if (!rc) rc = allocate(c, &p, err);
+    if (rc) return rc;
+    GPU_TRY(attention_open(c->m.s, c->dtype, shared_limit));
+    for (uint32_t i = 0; i < c->lanes && !rc; i++) {
+        c->lane[i].s.kv = c->kv;
+        lane_layout(&c->lane[i], c->lane_memory + i * p.lane_bytes);
+        rc = lane_open(&c->lane[i], GRAPH_ROWS, err);
+    }
+    return rc;
+}
+
+static void cuda_close(struct backend *b);
+
+static int cuda_open(struct backend **out, const struct backend_options *o, struct error *err)
+{
+    *out = nullptr;
+    struct cuda_backend *c = (struct cuda_backend *)calloc(1, sizeof *c);
+    if (!c) return gpu_host->error_set(err, -ENOMEM, "no memory for the CUDA backend");
+    extern const struct backend_ops backend_cuda;
+    c->b.ops = &backend_cuda;
+    c->lanes = o->lanes;
+    c->vocab = o->model->config.vocab_size;
+    c->max_positions = o->model->config.max_positions;
+    c->dtype = o->kv_dtype_set ? o->kv_dtype : KV_BF16;
+    int rc = open_all(c, o, err);
+    if (rc) {
+        cuda_close(&c->b);
+        return rc;
+    }
+    *out = &c->b;
+    return 0;
+}
+
+static void cuda_close(struct backend *b)
+{
+    struct cuda_backend *c = self(b);
+    for (uint32_t i = 0; c->lane && i < c->lanes; i++) {
+        if (c->lane[i].c && !c->broken) b->ops->cancel(b, i);
+        lane_close(&c->lane[i]);
+    }
+    for (uint32_t i = 0; c->sequences && i < c->sequence_count; i++) free(c->sequences[i].page);
+    cudaFree(c->kv_memory);
+    cudaFree(c->lane_memory);
+    cudaFree(c->tables);
+    cudaFree(c->rings);
+    gpu_model_close(&c->m);
+    free(c->free_pages);
+    free(c->sequences);
+    free(c->lane);
+    free(c->job);
+    free(c);
+}
+
+/* ---- sequences ---- */
+
+static int cuda_seq_open(struct backend *b, backend_seq *out, uint32_t capacity, struct error *err)
+{
+    struct cuda_backend *c = self(b);
+    const uint32_t pages = div_up(capacity, KV_PAGE);
+    uint32_t i = 0;
+    while (i < c->sequence_count && c->sequences[i].open) i++;
+    if (i == c->sequence_count)
+        return gpu_host->error_set(err, -EBUSY, "all %u sequences of the CUDA backend are in use",
+                                   c->sequence_count);
+    if (capacity > c->max_positions)
+        return gpu_host->error_set(err, -E2BIG, "a sequence of %u positions, the model has %u", capacity,
+                                   c->max_positions);
+    if (pages > c->free_count)
+        return gpu_host->error_set(err, -ENOMEM,
+                                   "a sequence of %u positions needs %u KV pages, %u of %u are free",
+                                   capacity, pages, c->free_count, c->page_count);
+    struct sequence *s = &c->sequences[i];
+    s->page = (uint32_t *)malloc((pages ? pages : 1) * sizeof *s->page);
+    if (!s->page) return gpu_host->error_set(err, -ENOMEM, "no memory for %u pages", pages);
+    for (uint32_t p = 0; p < pages; p++) s->page[p] = c->free_pages[c->free_count - 1 - p];
+    int rc = gpu_check(cudaMemcpy(c->tables + (size_t)i * c->max_pages, s->page, pages * sizeof *s->page,
+                                  cudaMemcpyHostToDevice),
+                       err, "cudaMemcpy");
+    if (rc) {
+        free(s->page);
+        s->page = nullptr;
+        return rc;
+    }
+    c->free_count -= pages;
+    s->capacity = capacity;
+    s->pages = pages;
+    s->open = true;
+    *out = i;
+    return 0;
+}
+
+static void cuda_seq_close(struct backend *b, backend_seq seq)
+{
+    struct cuda_backend *c = self(b);
+    struct sequence *s = &c->sequences[seq];
+    for (uint32_t p = 0; p < s->pages; p++) c->free_pages[c->free_count++] = s->page[s->pages - 1 - p];
+    free(s->page);
+    *s = {};
+}
+
+__global__ static void copy_kernel(shape s, uint32_t layers, const uint32_t *from, const uint32_t *to,
+                                   uint32_t positions)
+{
+    const uint32_t layer = blockIdx.y;
+    for (uint32_t p = blockIdx.x; p < positions; p += gridDim.x) {
+        const uint4 *a = (const uint4 *)kv_row(s, from, layer, p),
+                    *ai = (const uint4 *)kv_index(s, from, layer, p);
+        uint4 *z = (uint4 *)kv_row(s, to, layer, p), *zi = (uint4 *)kv_index(s, to, layer, p);
+        for (uint32_t i = threadIdx.x; i < s.kv.row_bytes / 16; i += blockDim.x) z[i] = a[i];
+        for (uint32_t i = threadIdx.x; i < s.kv.index_bytes / 16; i += blockDim.x) zi[i] = ai[i];
+    }
+    (void)layers;
+}
+
+static void cuda_copy_position(struct backend *b, backend_seq from, backend_seq to, uint32_t positions)
+{
+    struct cuda_backend *c = self(b);
+    if (positions == 0) return;
+    const size_t ring = (size_t)c->ring_rows * c->m.s.hidden;
+    copy_kernel<<<dim3(positions < 256 ? positions : 256, c->m.count), 128>>>(
+        c->lane[0].s, c->m.count, c->tables + (size_t)from * c->max_pages,
+        c->tables + (size_t)to * c->max_pages, positions);
+    cudaError_t e = cudaGetLastError();
+    if (!e && c->rings)
+        e = cudaMemcpyAsync(c->rings + to * ring, c->rings + from * ring, ring * sizeof(float),
+                            cudaMemcpyDeviceToDevice, 0);
+    if (!e) e = cudaStreamSynchronize(0);
+    if (e) c->broken = true; // the next start or poll says so
+}
+
+/* ---- jobs ---- */
+
+static void store_flag(uint32_t *p, uint32_t v)
+{
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+
+static uint32_t load_flag(const uint32_t *p)
+{
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+
+static int launch(struct cuda_backend *c, uint32_t lane, struct error *err)
+{
+    struct lane_job *j = &c->job[lane];
+    j->since_ns = j->asked_ns = clock_ns();
+    return chain_step(&c->lane[lane], &j->k, &j->last, err);
+}
+
+static int check_job(struct cuda_backend *c, uint32_t lane, const struct backend_job *job, struct error *err)
+{
+    const struct sequence *s = &c->sequences[job->seq];
+    if (c->broken) return gpu_host->error_set(err, -EIO, "the CUDA device failed earlier");
+    if (c->job[lane].state != LANE_FREE && c->job[lane].state != LANE_DONE)
+        return gpu_host->error_set(err, -EBUSY, "lane %u has a job", lane);
+    if (job->tokens == 0 || job->tokens > c->lane[lane].z.rows)
+        return gpu_host->error_set(err, -E2BIG, "a job of %u rows, the backend takes 1 to %u", job->tokens,
+                                   c->lane[lane].z.rows);
+    if (!s->open || (uint64_t)job->position + job->tokens > s->capacity)
+        return gpu_host->error_set(err, -E2BIG, "positions %u to %u of a sequence with %u", job->position,
+                                   job->position + job->tokens, s->capacity);
+    if (job->kind == BACKEND_MTP && !c->m.mtp)
+        return gpu_host->error_set(err, -EINVAL, "the MTP layer is not loaded");
+    for (uint32_t i = 0; i < job->tokens; i++)
+        if (job->ids[i] < 0 || (uint32_t)job->ids[i] >= c->vocab)
+            return gpu_host->error_set(err, -EINVAL, "token %d, the vocabulary has %u", job->ids[i],
+                                       c->vocab);
+    return 0;
+}
+
+static int cuda_start(struct backend *b, uint32_t lane, const struct backend_job *job, struct error *err)
+{
+    struct cuda_backend *c = self(b);
+    struct lane *l = &c->lane[lane];
+    struct lane_job *j = &c->job[lane];
+    int rc = check_job(c, lane, job, err);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < job->tokens; i++)
+        gpu_host->weight_row(&c->m.embed, (uint64_t)job->ids[i], l->embed_host + (size_t)i * c->m.s.hidden);
+    j->base += FLAG_STRIDE;
+    j->step = 0;
+    j->last = false;
+    j->logits_from = job->logits_from;
+    l->c->next = {job->position,
+                  job->tokens,
+                  c->tables + (size_t)job->seq * c->max_pages,
+                  c->rings ? c->rings + (size_t)job->seq * c->ring_rows * c->m.s.hidden : nullptr,
+                  c->ring_rows - 1,
+                  j->base,
+                  j->base,
+                  RESULT_DEADLINE_S};
+    store_flag(&l->c->resume, j->base);
+    store_flag(&l->c->abort, 0);
+    store_flag(&l->c->fault, 0);
+    j->k = chain_begin(l, job->kind, job->position, job->tokens, job->logits_from);
+    cudaGraphExec_t graph = lane_graph(l, &j->k);
+    j->graph = graph != nullptr;
+    j->since_ns = j->asked_ns = clock_ns();
+    j->state = LANE_RUNNING;
+    rc = graph ? gpu_check(cudaGraphLaunch(graph, l->stream), err, "cudaGraphLaunch") : launch(c, lane, err);
+    if (rc) j->state = LANE_FREE, c->broken = true;
+    return rc;
+}
+
+/* Layer of step `step` of a job (the first is 1), or the number of layers when it is the last one. */
+static uint32_t layer_of(const struct cuda_backend *c, enum backend_job_kind kind, uint32_t step)
+{
+    uint32_t i = kind == BACKEND_MAIN ? 0 : c->m.main_layers;
+    const uint32_t end = kind == BACKEND_MAIN ? c->m.main_layers : c->m.main_layers + 1;
+    for (; i < end; i++)
+        if (!c->m.layers[i].dense && --step == 0) return i;
+    return UINT32_MAX;
+}
+
+static enum backend_event fail(struct cuda_backend *c, struct lane_job *j, struct error *err)
+{
+    j->state = LANE_FAILED;
+    c->broken = true;
+    if (err) *err = j->failure;
+    return BACKEND_FAILED;
+}
+
+/* The flag is not there yet: every millisecond see whether the device still works. */
+static enum backend_event busy(struct cuda_backend *c, uint32_t lane, struct error *err)
+{
+    struct lane_job *j = &c->job[lane];
+    const uint64_t now = clock_ns();
+    if (now - j->asked_ns < 1000000) return BACKEND_BUSY;
+    j->asked_ns = now;
+    const uint32_t fault = load_flag(&c->lane[lane].c->fault);
+    cudaError_t e = cudaStreamQuery(c->lane[lane].stream);
+    if (e != cudaSuccess && e != cudaErrorNotReady) {
+        gpu_check(e, &j->failure, "job");
+        return fail(c, j, err);
+    }
+    if (fault) {
+        gpu_host->error_set(&j->failure, -ETIMEDOUT, "CUDA: no feed-forward result of layer %u within %u s",
+                            layer_of(c, j->k.kind, fault - 1), RESULT_DEADLINE_S);
+        return fail(c, j, err);
+    }
+    if (now - j->since_ns > DEVICE_DEADLINE_NS) {
+        gpu_host->error_set(&j->failure, -ETIMEDOUT,
+                            "CUDA: step %u of a job of %u rows took more than %llu s", j->step + 1, j->k.rows,
+                            DEVICE_DEADLINE_NS / 1000000000u);
+        return fail(c, j, err);
+    }
+    return BACKEND_BUSY;
+}
+
+static enum backend_event cuda_poll(struct backend *b, uint32_t lane, struct mlp_step *step,
+                                    struct error *err)
+{
+    struct cuda_backend *c = self(b);
+    struct lane *l = &c->lane[lane];
+    struct lane_job *j = &c->job[lane];
+    if (j->state == LANE_FAILED) return fail(c, j, err);
+    if (j->state == LANE_DONE) return BACKEND_DONE;
+    if (j->state == LANE_RUNNING) {
+        if ((int32_t)(load_flag(&l->c->published) - (j->base + j->step + 1)) < 0) return busy(c, lane, err);
+        j->step++;
+        j->state = layer_of(c, j->k.kind, j->step) == UINT32_MAX ? LANE_DONE : LANE_PUBLISHED;
+        if (j->state == LANE_DONE) return BACKEND_DONE;
+    }
+    *step = {layer_of(c, j->k.kind, j->step),
+             j->k.rows,
+             c->m.s.top_k,
+             l->x_host,
+             l->ids_host,
+             l->weights_host,
+             l->y_host};
+    return BACKEND_MLP;
+}
+
+static void cuda_resume(struct backend *b, uint32_t lane)
+{
+    struct cuda_backend *c = self(b);
+    struct lane_job *j = &c->job[lane];
+    store_flag(&c->lane[lane].c->resume, j->base + j->step);
+    j->state = LANE_RUNNING;
+    j->since_ns = j->asked_ns = clock_ns();
+    if (!j->graph && launch(c, lane, &j->failure)) j->state = LANE_FAILED, c->broken = true;
+}
+
+static const float *cuda_logits(struct backend *b, uint32_t lane, uint32_t row)
+{
+    const struct cuda_backend *c = self(b);
+    return c->lane[lane].logits_host + (size_t)row * c->vocab;
+}
+
+static void cuda_cancel(struct backend *b, uint32_t lane)
+{
+    struct cuda_backend *c = self(b);
+    struct lane *l = &c->lane[lane];
+    struct lane_job *j = &c->job[lane];
+    if (j->state == LANE_RUNNING || j->state == LANE_PUBLISHED) {
+        store_flag(&l->c->abort, 1);
+        const uint64_t start = clock_ns();
+        cudaError_t e;
+        while ((e = cudaStreamQuery(l->stream)) == cudaErrorNotReady &&
+               clock_ns() - start < DEVICE_DEADLINE_NS) {
+        }
+        if (e != cudaSuccess) c->broken = true; // said by the next start
+    }
+    j->state = LANE_FREE;
+}
+
+static void cuda_set_probe(struct backend *b, const struct backend_probe *probe)
+{
+    struct cuda_backend *c = self(b);
+    if (probe) c->probe = *probe;
+    for (uint32_t i = 0; i < c->lanes; i++) c->lane[i].probe = probe ? &c->probe : nullptr;
+}
+
+static uint64_t cuda_memory_bytes(const struct backend *b)
+{
+    return reinterpret_cast<const struct cuda_backend *>(b)->bytes;
+}
+
+extern const struct backend_ops backend_cuda = {
+    "cuda",      cuda_open,   cuda_close,  cuda_seq_open,  cuda_seq_close,     cuda_start,       cuda_poll,
+    cuda_resume, cuda_logits, cuda_cancel, cuda_set_probe, cuda_copy_position, cuda_memory_bytes};
+
+extern "C" __attribute__((visibility("default"))) cuda_backend_fn duckd_cuda_backend;
+
+const struct backend_ops *duckd_cuda_backend(const struct cuda_host *host, struct error *err)
+{
+    int devices = 0;
+    if (host->abi != CUDA_HOST_ABI) {
+        host->error_set(err, -EINVAL, "libduckd-cuda.so was built for interface %u, this program has %u",
+                        CUDA_HOST_ABI, host->abi);
+        return nullptr;
+    }
+    gpu_host = host;
+    if (getenv("DUCKD_CUDA_PDL") && !strcmp(getenv("DUCKD_CUDA_PDL"), "0")) gpu_pdl = false;
+    const cudaError_t e = cudaGetDeviceCount(&devices);
+    if (e == cudaErrorInsufficientDriver) {
+        host->error_set(err, -ENODEV, "no NVIDIA driver, or one older than this build's CUDA %d.%d",
+                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return nullptr;
+    }
+    if (gpu_check(e, err, "cudaGetDeviceCount")) return nullptr;
+    if (devices == 0) {
+        host->error_set(err, -ENODEV, "no CUDA device");
+        return nullptr;
+    }
+    return &backend_cuda;
+}

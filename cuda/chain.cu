@@ -1,0 +1,246 @@
+/* chain.cu: the launches of a job, in order. */
+#include "cuda/lane.cuh"
+
+#include <errno.h>
+#include <stdlib.h>
+
+chain chain_begin(const struct lane *l, enum backend_job_kind kind, uint32_t position, uint32_t rows,
+                  uint32_t logits_from)
+{
+    chain k = {};
+    k.kind = kind;
+    k.rows = rows;
+    k.logits_from = logits_from;
+    k.position = position;
+    k.sparse = l->s.index_topk && position + rows > l->s.index_topk;
+    k.at = kind == BACKEND_MAIN ? 0 : l->m->main_layers;
+    k.end = kind == BACKEND_MAIN ? l->m->main_layers : l->m->main_layers + 1;
+    return k;
+}
+
+static vec rows_from(vec v, uint32_t row)
+{
+    const size_t at = (size_t)row * v.blocks;
+    if (v.f32) v.f32 += at * 128;
+    if (v.h) v.h += at * 256;
+    if (v.hs) v.hs += at;
+    if (v.b) v.b += at * 384;
+    return v;
+}
+
+/* Products of one input; neighbours of one type and width share a launch. */
+static cudaError_t products(const matrix *const m[], const product_out out[], uint32_t count, const vec &x,
+                            uint32_t rows, cudaStream_t stream)
+{
+    for (uint32_t i = 0, n; i < count; i += n) {
+        for (n = 1; i + n < count && m[i + n]->type == m[i]->type; n++) {
+        }
+        cudaError_t e = product(m + i, out + i, n, x, rows, stream);
+        if (e) return e;
+    }
+    return cudaSuccess;
+}
+
+/* ---- probes: the chain stops, values are copied and shown ---- */
+
+static int show(struct lane *l, const char *name, uint32_t layer, uint32_t position, const void *device,
+                size_t n, bool integers, struct error *err)
+{
+    GPU_TRY(cudaStreamSynchronize(l->stream));
+    void *host = malloc(n * 4);
+    if (!host) return gpu_host->error_set(err, -ENOMEM, "no memory for a probe of %zu values", n);
+    int rc = gpu_check(cudaMemcpy(host, device, n * 4, cudaMemcpyDefault), err, "cudaMemcpy");
+    if (!rc)
+        l->probe->row(l->probe->ctx, name, layer, position, integers ? nullptr : (const float *)host,
+                      integers ? (const int32_t *)host : nullptr, n);
+    free(host);
+    return rc;
+}
+
+static int show_rows(struct lane *l, const chain *k, const char *name, uint32_t layer, const float *device,
+                     struct error *err)
+{
+    if (!l->probe) return 0;
+    for (uint32_t r = 0; r < k->rows; r++) {
+        int rc =
+            show(l, name, layer, k->position + r, device + (size_t)r * l->s.hidden, l->s.hidden, false, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int show_router(struct lane *l, const chain *k, uint32_t layer, struct error *err)
+{
+    if (!l->probe) return 0;
+    const size_t n = l->s.top_k;
+    const bool mtp = k->kind == BACKEND_MTP;
+    for (uint32_t r = 0; r < k->rows; r++) {
+        int rc = show(l, mtp ? "mtp_router_ids" : "router_ids", layer, k->position + r, l->ids_host + r * n,
+                      n, true, err);
+        if (!rc)
+            rc = show(l, mtp ? "mtp_router_weights" : "router_weights", layer, k->position + r,
+                      l->weights_host + r * n, n, false, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int show_index(struct lane *l, const chain *k, uint32_t layer, uint32_t row0, uint32_t rows,
+                      struct error *err)
+{
+    if (!l->probe || k->kind == BACKEND_MTP) return 0;
+    for (uint32_t r = 0; r < rows; r++) {
+        const uint32_t position = k->position + row0 + r, n = position + 1;
+        int rc =
+            show(l, "index_scores", layer, position, l->scores + (size_t)r * l->z.positions, n, false, err);
+        if (!rc)
+            rc = show(l, "index_topk", layer, position, l->topk + (size_t)r * l->s.index_topk,
+                      n < l->s.index_topk ? n : l->s.index_topk, true, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* ---- the parts of a layer ---- */
+
+/* h += y of the step before, if there is one; x = norm(h). */
+static int norm(struct lane *l, chain *k, const float *weight, float *x_host, bool ring, struct error *err)
+{
+    norm_args a = {l->c, l->j,   k->step, k->pending ? l->y_host : nullptr, l->h, weight, l->s.eps,
+                   l->x, x_host, ring};
+    k->pending = false;
+    GPU_TRY(launch_norm(l->s, a, k->rows, l->stream));
+    return 0;
+}
+
+int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *err)
+{
+    const shape &s = l->s;
+    const struct layer *y = &l->m->layers[index];
+    const bool indexed = s.index_topk != 0;
+    const uint32_t kv_at = s.q_rank, index_at = s.q_rank + s.latent + s.rope;
+    const matrix *const first[] = {&y->q_a, &y->kv_a, &y->index_k, &y->index_w};
+    const product_out first_out[] = {{l->a, l->a_stride, 0, false},
+                                     {l->a + kv_at, l->a_stride, 0, false},
+                                     {l->a + index_at, l->a_stride, 0, false},
+                                     {l->iw, s.index_heads, 0, false}};
+    GPU_TRY(products(first, first_out, indexed ? 4 : 2, l->x, k->rows, l->stream));
+    latent_args la = {l->j,      l->rope,    l->a,          l->a_stride,   kv_at, index_at,  index,
+                      y->q_norm, y->kv_norm, y->index_norm, y->index_bias, l->ql, l->z.dtype};
+    GPU_TRY(launch_latent(s, la, k->rows, l->stream));
+    const matrix *const second[] = {&y->q_b, &y->index_q};
+    const product_out second_out[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
+                                      {l->iq, s.index_heads * s.index_dim, 0, false}};
+    GPU_TRY(products(second, second_out, indexed ? 2 : 1, l->ql, k->rows, l->stream));
+    query_args qa = {l->rope, l->q, l->nope, l->qa, indexed ? l->iq : nullptr, l->iw};
+    GPU_TRY(launch_query(s, qa, k->rows, l->stream));
+    const matrix *const keys = &y->keys;
+    const product_out keys_out = {l->qa, s.heads * (s.latent + s.rope), s.latent + s.rope, false};
+    GPU_TRY(product(&keys, &keys_out, 1, l->nope, k->rows, l->stream));
+    for (uint32_t r = 0; r < k->rows; r += PART_ROWS) {
+        const uint32_t n = k->rows - r < PART_ROWS ? k->rows - r : PART_ROWS;
+        if (indexed && (k->sparse || l->probe)) {
+            index_args ia = {
+                l->j, index, r, l->iq, l->iw, l->scores, l->z.positions, l->topk, l->probe != nullptr};
+            GPU_TRY(launch_index(s, l->z.dtype, ia, n, l->z.positions, l->stream));
+            int rc = show_index(l, k, index, r, n, err);
+            if (rc) return rc;
+        }
+        attention_args aa = {l->j,    index,      r,       l->qa, k->sparse ? l->topk : nullptr,
+                             l->part, l->part_ml, l->mixed};
+        GPU_TRY(launch_attention(s, l->z.dtype, aa, n, l->stream));
+    }
+    const matrix *const values = &y->values;
+    const product_out values_out = {l->heads, s.heads * s.v, 0, false};
+    GPU_TRY(product(&values, &values_out, 1, l->mixed, k->rows, l->stream));
+    GPU_TRY(launch_pack(l->heads, nullptr, s.heads * s.v, s.heads * s.v, l->ov, k->rows, l->stream));
+    const matrix *const o = &y->o;
+    const product_out o_out = {l->h, s.hidden, 0, true};
+    GPU_TRY(product(&o, &o_out, 1, l->ov, k->rows, l->stream));
+    return 0;
+}
+
+static int dense(struct lane *l, const chain *k, const struct layer *y, struct error *err)
+{
+    const uint32_t wide = y->gate.rows;
+    const matrix *const both[] = {&y->gate, &y->up};
+    const product_out both_out[] = {{l->gate, wide, 0, false}, {l->up, wide, 0, false}};
+    GPU_TRY(products(both, both_out, 2, l->x, k->rows, l->stream));
+    GPU_TRY(launch_pack(l->gate, l->up, wide, wide, l->dv, k->rows, l->stream));
+    const matrix *const down = &y->down;
+    const product_out down_out = {l->h, l->s.hidden, 0, true};
+    GPU_TRY(product(&down, &down_out, 1, l->dv, k->rows, l->stream));
+    return 0;
+}
+
+static int publish(struct lane *l, chain *k, const struct layer *y, struct error *err)
+{
+    router_args a = {l->c, l->j, ++k->step, nullptr, nullptr, l->ids_host, l->weights_host, l->arrived};
+    if (y) {
+        const matrix *const router = &y->router;
+        const product_out out = {l->router, l->s.experts, 0, false};
+        GPU_TRY(product(&router, &out, 1, l->x, k->rows, l->stream));
+        a.logits = l->router;
+        a.bias = y->router_bias;
+    }
+    GPU_TRY(launch_router(l->s, a, k->rows, l->stream));
+    return 0;
+}
+
+static int enter(struct lane *l, chain *k, struct error *err)
+{
+    const bool main = k->kind == BACKEND_MAIN;
+    GPU_TRY(launch_begin(l->s, l->c, l->j, l->m->inv_freq, l->rope, main ? l->embed_host : nullptr, l->h,
+                         k->rows, l->stream));
+    if (main) return 0;
+    GPU_TRY(launch_mtp_input(l->s, l->j, l->embed_host, l->m->mtp_embed_norm, l->m->mtp_hidden_norm,
+                             l->mtp_in, k->rows, l->stream));
+    const matrix *const proj = &l->m->mtp_proj;
+    const product_out out = {l->h, l->s.hidden, 0, false};
+    GPU_TRY(product(&proj, &out, 1, l->mtp_in, k->rows, l->stream));
+    return 0;
+}
+
+/* Final norm and head. */
+static int leave(struct lane *l, chain *k, struct error *err)
+{
+    const bool main = k->kind == BACKEND_MAIN;
+    int rc = norm(l, k, main ? l->m->final_norm : l->m->mtp_final_norm, l->probe ? l->x_host : nullptr,
+                  main && l->m->mtp, err);
+    if (!rc) rc = show_rows(l, k, main ? "hidden" : "mtp_hidden", k->at, l->h, err);
+    if (!rc && main) rc = show_rows(l, k, "final_norm", 0, l->x_host, err);
+    if (rc) return rc;
+    if (k->logits_from < k->rows) {
+        const matrix *const head = main ? &l->m->head : &l->m->mtp_head;
+        const product_out out = {l->logits_host + (size_t)k->logits_from * l->z.vocab, l->z.vocab, 0, false};
+        GPU_TRY(
+            product(&head, &out, 1, rows_from(l->x, k->logits_from), k->rows - k->logits_from, l->stream));
+    }
+    return publish(l, k, nullptr, err);
+}
+
+int chain_step(struct lane *l, chain *k, bool *done, struct error *err)
+{
+    int rc = 0;
+    if (k->step == 0) rc = enter(l, k, err);
+    for (; !rc && k->at < k->end; k->at++) {
+        const struct layer *y = &l->m->layers[k->at];
+        rc = norm(l, k, y->in_norm, nullptr, false, err);
+        if (!rc && k->kind == BACKEND_MAIN) rc = show_rows(l, k, "hidden", k->at, l->h, err);
+        if (!rc) rc = lane_attend(l, k, k->at, err);
+        if (!rc) rc = norm(l, k, y->post_norm, y->dense ? nullptr : l->x_host, false, err);
+        if (rc) return rc;
+        if (y->dense) {
+            rc = dense(l, k, y, err);
+            continue;
+        }
+        rc = publish(l, k, y, err);
+        if (!rc) rc = show_router(l, k, k->at, err);
+        k->at++;
+        k->pending = true;
+        return rc;
+    }
+    if (rc) return rc;
+    *done = true;
+    return leave(l, k, err);
+}

@@ -1,0 +1,107 @@
+/* layer.cuh: launches of everything in a layer that is not a plain product. All are asynchronous on `stream`;
+ * `rows` is the number of rows of the job, row i is position job->position + i. Sums have a fixed order. */
+#ifndef DUCKD_CUDA_LAYER_CUH
+#define DUCKD_CUDA_LAYER_CUH
+
+#include "cuda/shape.cuh"
+
+/* ---- rows.cu ---- */
+
+/* Copies the job, makes cos/sin of every row: rope (rows, rope / 2) and, with embed, h = embed (rows,
+ * hidden). */
+cudaError_t launch_begin(const shape &s, const control *c, job *j, const float *inv_freq, float2 *rope,
+                         const float *embed, float *h, uint32_t rows, cudaStream_t stream);
+
+/* With y: waits until the results of step `step` are there, h += y. Then x = rmsnorm(h) x weight.
+ * x_host: also stored there as plain fp32 rows; ring: also in the sequence's ring. */
+struct norm_args {
+    control *c;
+    const job *j;
+    uint32_t step;
+    const float *y;
+    float *h;
+    const float *weight;
+    float eps;
+    vec x;
+    float *x_host;
+    bool ring;
+};
+cudaError_t launch_norm(const shape &s, const norm_args &a, uint32_t rows, cudaStream_t stream);
+
+/* x = [rmsnorm(embed) x enorm, rmsnorm(ring's hidden state of the row) x hnorm]. */
+cudaError_t launch_mtp_input(const shape &s, const job *j, const float *embed, const float *enorm,
+                             const float *hnorm, vec x, uint32_t rows, cudaStream_t stream);
+
+/* From the first products: a (rows, a_stride) = q latent, latent + roped key, index key, at these offsets.
+ * Stores the normed q latent and the layer's KV of every row. */
+struct latent_args {
+    const job *j;
+    const float2 *rope;
+    const float *a;
+    uint32_t a_stride, kv_at, index_at, layer;
+    const float *q_norm, *kv_norm, *k_norm, *k_bias; // k_norm NULL: no indexer
+    vec q;
+    enum kv_dtype dtype;
+};
+cudaError_t launch_latent(const shape &s, const latent_args &a, uint32_t rows, cudaStream_t stream);
+
+/* From the second products: q (rows, heads, nope + rope) -> nope parts as a vector per head, roped parts into
+ * qa (rows, heads, latent + rope); iq (rows, index_heads, index_dim) is roped in place, iw scaled. */
+struct query_args {
+    const float2 *rope;
+    const float *q;
+    vec nope;
+    float *qa;
+    float *iq, *iw; // NULL: no indexer
+};
+cudaError_t launch_query(const shape &s, const query_args &a, uint32_t rows, cudaStream_t stream);
+
+/* x (rows, n) fp32, rows `stride` apart -> vector. With up: silu(x) x up. */
+cudaError_t launch_pack(const float *x, const float *up, uint32_t n, uint32_t stride, vec v, uint32_t rows,
+                        cudaStream_t stream);
+
+/* ---- attention.cu ---- */
+
+struct attention_args {
+    const job *j;
+    uint32_t layer, row0;  // row0: of this launch within the job
+    const float *qa;       // (rows, heads, latent + rope), of the job
+    const int32_t *topk;   // (launch rows, index_topk) or NULL: attend to everything
+    float *part, *part_ml; // (launch rows, heads, splits, latent), (.., 2)
+    vec out;               // per head, of the job
+};
+/* Bytes of shared memory the attention kernels may use; chooses the variant once per device. */
+cudaError_t attention_open(const shape &s, enum kv_dtype dtype, size_t shared_limit);
+cudaError_t launch_attention(const shape &s, enum kv_dtype dtype, const attention_args &a, uint32_t rows,
+                             cudaStream_t stream);
+
+/* ---- indexer.cu ---- */
+
+struct index_args {
+    const job *j;
+    uint32_t layer, row0;
+    const float *iq, *iw; // of the job
+    float *scores;        // (launch rows, stride)
+    uint32_t stride;
+    int32_t *topk; // (launch rows, index_topk)
+    bool all;      // score rows below index_topk, too (nobody needs them but a probe)
+};
+cudaError_t launch_index(const shape &s, enum kv_dtype dtype, const index_args &a, uint32_t rows,
+                         uint32_t positions, cudaStream_t stream);
+
+/* ---- router.cu ---- */
+
+/* logits (rows, experts) -> ids ascending and weights, in mapped memory; the last row's block publishes step
+ * `step`. logits NULL: publishes only. */
+struct router_args {
+    control *c;
+    const job *j;
+    uint32_t step;
+    const float *logits, *bias;
+    int32_t *ids;
+    float *weights;
+    uint32_t *arrived; // zero between launches
+};
+cudaError_t launch_router(const shape &s, const router_args &a, uint32_t rows, cudaStream_t stream);
+
+#endif

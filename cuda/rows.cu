@@ -1,0 +1,289 @@
+/* rows.cu: what happens to single rows between the products: norms, rotary positions, writing of the KV. */
+#include "cuda/kv.cuh"
+#include "cuda/layer.cuh"
+
+#define MLA_EPS 1e-6f // of MLA's own norms and the indexer's LayerNorm, whatever the config says
+
+__global__ void begin_kernel(shape s, const control *c, job *out, const float *inv_freq, float2 *rope,
+                             const float *embed, float *h)
+{
+    pdl_wait();
+    pdl_trigger();
+    const uint32_t r = blockIdx.x;
+    if (r == 0 && threadIdx.x == 0) *out = c->next;
+    const float position = (float)(c->next.position + r);
+    for (uint32_t i = threadIdx.x; i < s.rope / 2; i += blockDim.x) {
+        float angle = position * inv_freq[i], si, co;
+        sincosf(angle, &si, &co);
+        rope[r * (s.rope / 2) + i] = make_float2(co * s.rope_factor, si * s.rope_factor);
+    }
+    if (embed)
+        for (uint32_t i = threadIdx.x * 4; i < s.hidden; i += blockDim.x * 4)
+            *reinterpret_cast<float4 *>(h + (size_t)r * s.hidden + i) =
+                __ldcv(reinterpret_cast<const float4 *>(embed + (size_t)r * s.hidden + i));
+}
+
+cudaError_t launch_begin(const shape &s, const control *c, job *j, const float *inv_freq, float2 *rope,
+                         const float *embed, float *h, uint32_t rows, cudaStream_t stream)
+{
+    return gpu_launch(begin_kernel, dim3(rows), 512, 0, stream, s, c, j, inv_freq, rope, embed, h);
+}
+
+__device__ static inline uint32_t load_flag(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+/* One thread waits for the host; never longer than the job's deadline, never after an abort. */
+__device__ static void await_result(control *c, const job *j, uint32_t step)
+{
+    uint64_t start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    while ((int32_t)(load_flag(&c->resume) - (j->resume_base + step)) < 0) {
+        if (load_flag(&c->abort)) return;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        if (now - start > (uint64_t)j->deadline_s * 1000000000u) {
+            *(volatile uint32_t *)&c->fault = 1 + step;
+            return;
+        }
+    }
+}
+
+/* A block per row; a warp owns blocks warp, warp + 32, ... of the row. */
+__global__ void __launch_bounds__(1024)
+    norm_kernel(const __grid_constant__ shape s, const __grid_constant__ norm_args a)
+{
+    __shared__ float scratch[33];
+    const uint32_t r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const uint32_t blocks = (s.hidden + 127) / 128, warps = blockDim.x >> 5;
+    pdl_wait();
+    if (a.y) {
+        if (threadIdx.x == 0) await_result(a.c, a.j, a.step);
+        __syncthreads();
+    }
+    pdl_trigger();
+    float *h = a.h + (size_t)r * s.hidden;
+    float4 v[HIDDEN_MAX / 128 / 32];
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < HIDDEN_MAX / 128 / 32; i++) {
+        const uint32_t b = warp + i * warps;
+        v[i] = make_float4(0, 0, 0, 0);
+        if (b >= blocks) continue;
+        v[i] = load_block(h, s.hidden, b, lane);
+        const uint32_t at = b * 128 + lane * 4;
+        if (a.y && at < s.hidden) {
+            float4 y = __ldcv(reinterpret_cast<const float4 *>(a.y + (size_t)r * s.hidden + at));
+            v[i].x += y.x, v[i].y += y.y, v[i].z += y.z, v[i].w += y.w;
+            *reinterpret_cast<float4 *>(h + at) = v[i];
+        }
+        sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+    }
+    const float f = rsqrtf(block_sum(sum, scratch) / (float)s.hidden + a.eps);
+#pragma unroll
+    for (uint32_t i = 0; i < HIDDEN_MAX / 128 / 32; i++) {
+        const uint32_t b = warp + i * warps, at = b * 128 + lane * 4;
+        if (b >= blocks) continue;
+        float4 w = load_block(a.weight, s.hidden, b, lane);
+        float4 x = make_float4(v[i].x * f * w.x, v[i].y * f * w.y, v[i].z * f * w.z, v[i].w * f * w.w);
+        vec_store(a.x, r, b, lane, x);
+        if (at >= s.hidden) continue;
+        if (a.x_host) *reinterpret_cast<float4 *>(a.x_host + (size_t)r * s.hidden + at) = x;
+        if (a.ring)
+            *reinterpret_cast<float4 *>(a.j->ring +
+                                        (size_t)((a.j->position + r) & a.j->ring_mask) * s.hidden + at) = x;
+    }
+}
+
+cudaError_t launch_norm(const shape &s, const norm_args &a, uint32_t rows, cudaStream_t stream)
+{
+    return gpu_launch(norm_kernel, dim3(rows), 1024, 0, stream, s, a);
+}
+
+__global__ void __launch_bounds__(1024)
+    mtp_input_kernel(shape s, const job *j, const float *embed, const float *enorm, const float *hnorm, vec x)
+{
+    __shared__ float scratch[33];
+    const uint32_t r = blockIdx.x, half = blockIdx.y, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const uint32_t blocks = (s.hidden + 127) / 128, warps = blockDim.x >> 5;
+    pdl_wait();
+    pdl_trigger();
+    const float *in =
+        half ? j->ring + (size_t)((j->position + r) & j->ring_mask) * s.hidden : embed + (size_t)r * s.hidden;
+    const float *weight = half ? hnorm : enorm;
+    float sum = 0.0f;
+    for (uint32_t b = warp; b < blocks; b += warps) {
+        float4 v = load_block(in, s.hidden, b, lane);
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    const float f = rsqrtf(block_sum(sum, scratch) / (float)s.hidden + s.eps);
+    // The two halves lie behind each other without padding: a block may hold the end of one and the start of
+    // the other, so the shared vector is written in plain fp32 and packed by the next launch.
+    for (uint32_t i = threadIdx.x; i < s.hidden; i += blockDim.x)
+        x.f32[(size_t)r * x.blocks * 128 + half * s.hidden + i] = in[i] * f * weight[i];
+}
+
+cudaError_t launch_mtp_input(const shape &s, const job *j, const float *embed, const float *enorm,
+                             const float *hnorm, vec x, uint32_t rows, cudaStream_t stream)
+{
+    cudaError_t e =
+        gpu_launch(mtp_input_kernel, dim3(rows, 2), 1024, 0, stream, s, j, embed, enorm, hnorm, x);
+    if (e) return e;
+    return launch_pack(x.f32, nullptr, 2 * s.hidden, x.blocks * 128, x, rows, stream);
+}
+
+/* Rotates pairs (2i, 2i + 1). */
+__device__ static inline float2 rotate(float a, float b, float2 cs)
+{
+    return make_float2(a * cs.x - b * cs.y, b * cs.x + a * cs.y);
+}
+
+/* The q latent's norm; a block per row. */
+__device__ static void q_latent(const shape &s, const latent_args &a, uint32_t r, float *scratch)
+{
+    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+    const float *in = a.a + (size_t)r * a.a_stride;
+    float sum = 0.0f;
+    for (uint32_t b = warp; b * 128 < s.q_rank; b += warps) {
+        float4 v = load_block(in, s.q_rank, b, lane);
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    const float f = rsqrtf(block_sum(sum, scratch) / (float)s.q_rank + MLA_EPS);
+    for (uint32_t b = warp; b * 128 < s.q_rank; b += warps) {
+        float4 v = load_block(in, s.q_rank, b, lane), w = load_block(a.q_norm, s.q_rank, b, lane);
+        vec_store(a.q, r, b, lane, make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w));
+    }
+}
+
+/* Normed latent and roped key into the cache. */
+__device__ static void kv_latent(const shape &s, const latent_args &a, uint32_t r, float *scratch)
+{
+    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+    const float *in = a.a + (size_t)r * a.a_stride + a.kv_at;
+    uint8_t *row = kv_row(s, a.j->pages, a.layer, a.j->position + r);
+    float sum = 0.0f;
+    for (uint32_t b = warp; b * 128 < s.latent; b += warps) {
+        float4 v = load_block(in, s.latent, b, lane);
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    const float f = rsqrtf(block_sum(sum, scratch) / (float)s.latent + MLA_EPS);
+    for (uint32_t b = warp; b * 128 < s.latent; b += warps) {
+        float4 v = load_block(in, s.latent, b, lane), w = load_block(a.kv_norm, s.latent, b, lane);
+        kv_store(a.dtype, row, s.latent, b, lane,
+                 make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w), s.kv.scale_at);
+    }
+    const float2 *cs = a.rope + (size_t)r * (s.rope / 2);
+    for (uint32_t i = threadIdx.x; i < s.rope / 2; i += blockDim.x) {
+        float2 p = rotate(in[s.latent + 2 * i], in[s.latent + 2 * i + 1], cs[i]);
+        if (a.dtype == KV_F32)
+            reinterpret_cast<float2 *>(row + s.kv.rope_at)[i] = p;
+        else
+            reinterpret_cast<__nv_bfloat162 *>(row + s.kv.rope_at)[i] = __float22bfloat162_rn(p);
+    }
+}
+
+/* Index key: LayerNorm with bias, the first `rope` values rotated as halves. */
+__device__ static void index_key(const shape &s, const latent_args &a, uint32_t r, float *scratch, float *key)
+{
+    const float *in = a.a + (size_t)r * a.a_stride + a.index_at;
+    const uint32_t half = s.rope / 2, lane = threadIdx.x & 31;
+    float v = threadIdx.x < s.index_dim ? in[threadIdx.x] : 0.0f;
+    const float mean = block_sum(v, scratch) / (float)s.index_dim;
+    const float d = threadIdx.x < s.index_dim ? v - mean : 0.0f;
+    const float f = rsqrtf(block_sum(d * d, scratch) / (float)s.index_dim + MLA_EPS);
+    if (threadIdx.x < s.index_dim) key[threadIdx.x] = d * f * a.k_norm[threadIdx.x] + a.k_bias[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x < half) {
+        float2 p = rotate(key[threadIdx.x], key[half + threadIdx.x], a.rope[(size_t)r * half + threadIdx.x]);
+        key[threadIdx.x] = p.x;
+        key[half + threadIdx.x] = p.y;
+    }
+    __syncthreads();
+    if (threadIdx.x / 32 < (s.index_dim + 127) / 128)
+        kv_store(a.dtype, kv_index(s, a.j->pages, a.layer, a.j->position + r), s.index_dim, threadIdx.x / 32,
+                 lane, load_block(key, s.index_dim, threadIdx.x / 32, lane), s.kv.index_scale_at);
+}
+
+__global__ void __launch_bounds__(256)
+    latent_kernel(const __grid_constant__ shape s, const __grid_constant__ latent_args a)
+{
+    __shared__ float scratch[33];
+    __shared__ __align__(16) float key[256];
+    pdl_wait();
+    pdl_trigger();
+    if (blockIdx.x == 0) q_latent(s, a, blockIdx.y, scratch);
+    if (blockIdx.x == 1) kv_latent(s, a, blockIdx.y, scratch);
+    if (blockIdx.x == 2) index_key(s, a, blockIdx.y, scratch, key);
+}
+
+cudaError_t launch_latent(const shape &s, const latent_args &a, uint32_t rows, cudaStream_t stream)
+{
+    return gpu_launch(latent_kernel, dim3(a.k_norm ? 3 : 2, rows), 256, 0, stream, s, a);
+}
+
+/* A warp per head; heads of the indexer behind those of the attention. */
+__global__ void __launch_bounds__(128)
+    query_kernel(const __grid_constant__ shape s, const __grid_constant__ query_args a)
+{
+    const uint32_t r = blockIdx.y, lane = threadIdx.x & 31, half = s.rope / 2;
+    uint32_t head = blockIdx.x * 4 + (threadIdx.x >> 5);
+    pdl_wait();
+    pdl_trigger();
+    const float2 *cs = a.rope + (size_t)r * half;
+    if (head < s.heads) {
+        const float *q = a.q + ((size_t)r * s.heads + head) * (s.nope + s.rope);
+        const uint32_t blocks = (s.nope + 127) / 128;
+        for (uint32_t b = 0; b < blocks; b++)
+            vec_store(a.nope, r, head * blocks + b, lane, load_block(q, s.nope, b, lane));
+        float *pe = a.qa + ((size_t)r * s.heads + head) * (s.latent + s.rope) + s.latent;
+        for (uint32_t i = lane; i < half; i += 32) {
+            float2 p = rotate(q[s.nope + 2 * i], q[s.nope + 2 * i + 1], cs[i]);
+            pe[2 * i] = p.x;
+            pe[2 * i + 1] = p.y;
+        }
+        return;
+    }
+    head -= s.heads;
+    if (!a.iq || head >= s.index_heads) return;
+    float *q = a.iq + ((size_t)r * s.index_heads + head) * s.index_dim;
+    for (uint32_t i = lane; i < half; i += 32) {
+        float2 p = rotate(q[i], q[half + i], cs[i]);
+        q[i] = p.x;
+        q[half + i] = p.y;
+    }
+    if (lane == 0) a.iw[(size_t)r * s.index_heads + head] *= s.index_scale;
+}
+
+cudaError_t launch_query(const shape &s, const query_args &a, uint32_t rows, cudaStream_t stream)
+{
+    uint32_t warps = s.heads + (a.iq ? s.index_heads : 0);
+    return gpu_launch(query_kernel, dim3(div_up(warps, 4), rows), 128, 0, stream, s, a);
+}
+
+__device__ static inline float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
+__global__ void __launch_bounds__(128)
+    pack_kernel(const float *x, const float *up, uint32_t n, uint32_t stride, vec v)
+{
+    const uint32_t b = blockIdx.x * 4 + (threadIdx.x >> 5), r = blockIdx.y, lane = threadIdx.x & 31;
+    pdl_wait();
+    pdl_trigger();
+    if (b >= v.blocks) return;
+    float4 q = load_block(x + (size_t)r * stride, n, b, lane);
+    if (up) {
+        float4 u = load_block(up + (size_t)r * stride, n, b, lane);
+        q = make_float4(silu(q.x) * u.x, silu(q.y) * u.y, silu(q.z) * u.z, silu(q.w) * u.w);
+    }
+    vec_store(v, r, b, lane, q);
+}
+
+cudaError_t launch_pack(const float *x, const float *up, uint32_t n, uint32_t stride, vec v, uint32_t rows,
+                        cudaStream_t stream)
+{
+    return gpu_launch(pack_kernel, dim3(div_up(v.blocks, 4), rows), 128, 0, stream, x, up, n, stride, v);
+}
