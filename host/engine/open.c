@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/backend/backend_cuda.h"
 #include "host/engine/engine_internal.h"
 #include "host/util/log.h"
 
@@ -25,11 +26,29 @@ static void close_parts(struct engine *e)
     free(e->opened);
 }
 
+static bool is_automatic(const char *backend)
+{
+    return !backend || strcmp(backend, "auto") == 0;
+}
+
+/* "auto" takes the CUDA backend where there is one, and says in one line why not elsewhere. */
 static const struct backend_ops *find_backend(const char *name, struct error *err)
 {
-    if (!name || strcmp(name, "auto") == 0 || strcmp(name, backend_cpu.name) == 0) return &backend_cpu;
-    error_set(err, -EINVAL, "backend '%s' is not in this build; it has: %s", name, backend_cpu.name);
-    return NULL;
+    const bool automatic = is_automatic(name);
+    if (!automatic && strcmp(name, backend_cpu.name) == 0) return &backend_cpu;
+    if (!automatic && strcmp(name, "cuda") != 0) {
+        error_set(err, -EINVAL, "backend '%s' is not in this build; it has: %s, cuda", name,
+                  backend_cpu.name);
+        return NULL;
+    }
+    struct error why = {""};
+    const struct backend_ops *cuda = backend_cuda_load(&why);
+    if (cuda || !automatic) {
+        if (!cuda) error_set(err, -ENODEV, "backend 'cuda': %s", why.text);
+        return cuda;
+    }
+    log_notice("attention runs on the CPU: %s", why.text);
+    return &backend_cpu;
 }
 
 static int open_flock(struct engine *e, const struct engine_options *o, const char *spec, struct error *err)
@@ -45,8 +64,9 @@ static int open_flock(struct engine *e, const struct engine_options *o, const ch
     return flock_open(&e->flock, &options, err);
 }
 
+/* A device that "auto" found but that cannot take the model is no reason to stop. */
 static int open_backend(struct engine *e, const struct engine_options *o, const struct backend_ops *ops,
-                        struct error *err)
+                        bool local, struct error *err)
 {
     const struct backend_options options = {.model = e->model,
                                             .pool = e->pool,
@@ -55,7 +75,11 @@ static int open_backend(struct engine *e, const struct engine_options *o, const 
                                             .kv_dtype = o->kv_dtype,
                                             .kv_dtype_set = o->kv_dtype_set,
                                             .mtp = e->set.mtp};
-    return ops->open(&e->backend, &options, err);
+    int rc = ops->open(&e->backend, &options, err);
+    if (!rc || ops == &backend_cpu || !is_automatic(o->backend)) return rc;
+    log_notice("attention runs on the CPU: %s", err->text);
+    e->set.verify = mtp_verify_policy(backend_cpu.name, local);
+    return backend_cpu.open(&e->backend, &options, err);
 }
 
 static struct engine_settings settings(const struct engine_options *o, const struct model_config *c,
@@ -91,7 +115,7 @@ int engine_open(struct engine **out, const struct engine_options *o, struct erro
     parts.set = settings(o, &parts.model->config, ops->name, local);
     rc = pool_open(&parts.pool, o->threads, err);
     if (!rc) rc = open_flock(&parts, o, spec, err);
-    if (!rc) rc = open_backend(&parts, o, ops, err);
+    if (!rc) rc = open_backend(&parts, o, ops, local, err);
 
     const struct flock_seam seam = {submit, poll, parts.flock, local};
     struct engine *e = NULL;
