@@ -94,10 +94,8 @@ static const struct expert *expert(struct feed_forward *f, uint32_t layer, uint3
     return e;
 }
 
-/* Most of these tests' time; not instrumented, so that sanitizer runs stay short. */
-__attribute__((no_sanitize("address", "undefined", "thread"))) static void
-product(const float *restrict t, const float *restrict x, size_t inputs, size_t outputs, float scale,
-        float *restrict y)
+static void product(const float *restrict t, const float *restrict x, size_t inputs, size_t outputs,
+                    float scale, float *restrict y)
 {
     for (size_t i = 0; i < inputs; i++)
         for (size_t o = 0; o < outputs; o++) y[o] += t[i * outputs + o] * (x[i] * scale);

@@ -1,0 +1,196 @@
+/* test_cuda_exact.c: a token's bits depend on its own sequence only: not on the rows of its job, on other
+ * lanes, on whether a graph is replayed, on jobs dropped before; sequences can be copied; bad jobs are
+ * refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "host/backend/backend_cuda.h"
+#include "tests/cuda/bed.h"
+
+#define SKIPPED 77
+#define LANES 4u
+#define CHUNK 48u
+#define LENGTH 400u
+
+static const struct backend_ops *ops;
+
+struct model_case {
+    const char *dir;
+    enum kv_dtype kv;
+};
+
+static const struct model_case cases[] = {
+    {"tests/goldens/v32-tiny", KV_F32},
+    {"tests/goldens/v3-tiny", KV_BF16},
+    {"models/duckling", KV_BF16},
+    {"models/duckling", KV_FP8},
+};
+
+static int32_t token_at(uint32_t i, uint32_t salt, uint32_t vocab)
+{
+    uint32_t z = (i + 1) * 0x9e3779b9u ^ salt * 0x85ebca6bu;
+    z = (z ^ z >> 16) * 0x7feb352du;
+    return (int32_t)((z ^ z >> 15) % vocab);
+}
+
+struct text {
+    int32_t ids[LENGTH];
+    backend_seq seq;
+};
+
+static void make_text(struct bed *bed, struct text *t, uint32_t salt, uint32_t filled)
+{
+    for (uint32_t i = 0; i < LENGTH; i++) t->ids[i] = token_at(i, salt, bed->model.config.vocab_size);
+    t->seq = bed_seq(bed, LENGTH);
+    bed_prefill(bed, t->seq, t->ids, filled, CHUNK);
+}
+
+static void same(struct bed *bed, uint32_t lane, uint32_t row, const float *want, const char *what)
+{
+    const size_t vocab = bed->model.config.vocab_size;
+    const float *got = bed->b->ops->logits(bed->b, lane, row);
+    for (size_t i = 0; i < vocab; i++)
+        if (memcmp(&got[i], &want[i], sizeof *got))
+            fail_msg("%s: logit %zu is %.9g, alone %.9g", what, i, (double)got[i], (double)want[i]);
+}
+
+static void ignore_row(void *ctx, const char *name, uint32_t layer, uint32_t position, const float *f,
+                       const int32_t *i, size_t n)
+{
+    (void)name, (void)layer, (void)position, (void)f, (void)i, (void)n;
+    ++*(size_t *)ctx;
+}
+
+/* Positions before the model's top-k and beyond. */
+static const uint32_t starts[] = {40, 300};
+
+static void test_exact(void **state)
+{
+    const struct model_case *c = *state;
+    struct bed bed;
+    bed_open(&bed, ops, c->dir, c->kv, LANES, CHUNK);
+    const size_t vocab = bed.model.config.vocab_size;
+    float *want = malloc(4 * vocab * sizeof *want);
+    for (size_t k = 0; k < sizeof starts / sizeof starts[0]; k++) {
+        const uint32_t p = starts[k];
+        struct text t[LANES];
+        for (uint32_t i = 0; i < LANES; i++) make_text(&bed, &t[i], i, p);
+        for (uint32_t r = 0; r < 4; r++) {
+            const struct backend_job job = {BACKEND_MAIN, t[0].seq, p + r, 1, t[0].ids + p + r, 0};
+            bed_run(&bed, 0, &job);
+            memcpy(want + r * vocab, bed.b->ops->logits(bed.b, 0, 0), vocab * sizeof *want);
+        }
+        for (uint32_t n = 2; n <= 8; n++) {
+            const struct backend_job job = {BACKEND_MAIN, t[0].seq, p, n, t[0].ids + p, 0};
+            bed_run(&bed, n % LANES, &job);
+            for (uint32_t r = 0; r < n && r < 4; r++)
+                same(&bed, n % LANES, r, want + r * vocab, "rows of one job");
+        }
+        size_t rows = 0;
+        const struct backend_probe probe = {ignore_row, &rows};
+        bed.b->ops->set_probe(bed.b, &probe);
+        const struct backend_job alone = {BACKEND_MAIN, t[0].seq, p, 1, t[0].ids + p, 0};
+        bed_run(&bed, 0, &alone);
+        bed.b->ops->set_probe(bed.b, NULL);
+        assert_true(rows > 0);
+        same(&bed, 0, 0, want, "step by step");
+        struct backend_job jobs[LANES];
+        for (uint32_t i = 0; i < LANES; i++)
+            jobs[i] = (struct backend_job){BACKEND_MAIN, t[i].seq, p, 1 + i, t[i].ids + p, 0};
+        bed_run_together(&bed, jobs, LANES);
+        same(&bed, 0, 0, want, "beside other lanes");
+        const backend_seq copy = bed_seq(&bed, LENGTH);
+        bed.b->ops->copy_position(bed.b, t[0].seq, copy, p);
+        const struct backend_job copied = {BACKEND_MAIN, copy, p, 1, t[0].ids + p, 0};
+        bed_run(&bed, 1, &copied);
+        same(&bed, 1, 0, want, "in a copied sequence");
+        bed.b->ops->seq_close(bed.b, copy);
+        for (uint32_t i = 0; i < LANES; i++) bed.b->ops->seq_close(bed.b, t[i].seq);
+    }
+    free(want);
+    bed_close(&bed);
+}
+
+/* A job dropped at any of its steps, or before the first, leaves a lane that works. */
+static void test_cancel(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct error err = {""};
+    struct text t;
+    bed_open(&bed, ops, "models/duckling", KV_BF16, 1, CHUNK);
+    const size_t vocab = bed.model.config.vocab_size;
+    make_text(&bed, &t, 1, 40);
+    const struct backend_job job = {BACKEND_MAIN, t.seq, 40, 1, t.ids + 40, 0};
+    bed_run(&bed, 0, &job);
+    float *want = malloc(vocab * sizeof *want);
+    memcpy(want, bed.b->ops->logits(bed.b, 0, 0), vocab * sizeof *want);
+    for (uint32_t steps = 0; steps < 4; steps++) {
+        for (uint32_t rows = 1; rows <= 12; rows += 11) {
+            const struct backend_job dropped = {BACKEND_MAIN, t.seq, 40, rows, t.ids + 40, 0};
+            if (ops->start(bed.b, 0, &dropped, &err)) fail_msg("%s", err.text);
+            for (uint32_t done = 0; done < steps;) {
+                struct mlp_step step;
+                const enum backend_event e = ops->poll(bed.b, 0, &step, &err);
+                assert_true(e == BACKEND_BUSY || e == BACKEND_MLP);
+                if (e != BACKEND_MLP) continue;
+                feed_forward_answer(bed.mlp, &step);
+                ops->resume(bed.b, 0);
+                done++;
+            }
+            ops->cancel(bed.b, 0);
+            bed_run(&bed, 0, &job);
+            same(&bed, 0, 0, want, "after a dropped job");
+        }
+    }
+    free(want);
+    bed_close(&bed);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct error err = {""};
+    bed_open(&bed, ops, "models/duckling", KV_BF16, 1, CHUNK);
+    const backend_seq seq = bed_seq(&bed, 100);
+    const int32_t ids[64] = {1}, bad[1] = {6400}, negative[1] = {-1};
+    const struct {
+        struct backend_job job;
+        const char *message;
+    } refused[] = {{{BACKEND_MAIN, seq, 100, 1, ids, 0}, "positions 100 to 101 of a sequence with 100"},
+                   {{BACKEND_MAIN, seq, 0, CHUNK + 1, ids, 0}, "a job of 49 rows, the backend takes 1 to 48"},
+                   {{BACKEND_MAIN, seq, 0, 0, ids, 0}, "a job of 0 rows, the backend takes 1 to 48"},
+                   {{BACKEND_MAIN, seq, 0, 1, bad, 0}, "token 6400, the vocabulary has 6400"},
+                   {{BACKEND_MAIN, seq, 0, 1, negative, 0}, "token -1, the vocabulary has 6400"}};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        assert_true(ops->start(bed.b, 0, &refused[i].job, &err) < 0);
+        assert_string_equal(err.text, refused[i].message);
+    }
+    backend_seq other;
+    assert_true(ops->seq_open(bed.b, &other, 4097, &err) < 0);
+    assert_string_equal(err.text, "a sequence of 4097 positions, the model has 4096");
+    bed_close(&bed);
+}
+
+int main(void)
+{
+    struct error err = {""};
+    ops = backend_cuda_load(&err);
+    if (!ops) {
+        printf("skipped: %s\n", err.text);
+        return SKIPPED;
+    }
+    enum { CASES = sizeof cases / sizeof cases[0] };
+    struct CMUnitTest tests[CASES + 2];
+    for (size_t i = 0; i < CASES; i++)
+        tests[i] = (struct CMUnitTest){cases[i].dir, test_exact, NULL, NULL, (void *)(uintptr_t)&cases[i]};
+    tests[CASES] = (struct CMUnitTest){"cancel", test_cancel, NULL, NULL, NULL};
+    tests[CASES + 1] = (struct CMUnitTest){"refusals", test_refusals, NULL, NULL, NULL};
+    return _cmocka_run_group_tests("cuda-exact", tests, CASES + 2, NULL, NULL) != 0;
+}
