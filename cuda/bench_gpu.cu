@@ -1,0 +1,508 @@
+/* bench_gpu.cu: the CUDA backend at full size on synthetic weights: time and bytes of every stage beside the
+ * copy bandwidth of the same run, whole steps, the loop with the host, prefill.
+ *
+ *   bench-gpu [--config configs/deepseek-v3.2.json] [--context 2048,32768] [--chunk 512]
+ *
+ * Weights are random codes (scaled so that activations stay finite) that go through the backend's own loader.
+ * The host answers feed-forward steps at once with zeros: the figures are the GPU's share, not tokens per
+ * second of anything. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/lane.cuh"
+
+extern "C" {
+#include "host/util/clock.h"
+#include "host/util/log.h"
+}
+
+extern const struct backend_ops backend_cuda;
+
+#define REPEATS 20
+
+/* ---- synthetic checkpoint ---- */
+
+static uint8_t *codes, *halves; // random fp8 codes, random bf16 values: every matrix reads their beginning
+static size_t codes_size, halves_size;
+static float scales[1 << 20];
+
+static void make_random(const struct model_config *c)
+{
+    codes_size = (size_t)c->hidden_size *
+                 (c->dense_width > c->heads * c->v_dim ? c->dense_width : c->heads * c->v_dim);
+    halves_size = (size_t)c->vocab_size * c->hidden_size * 2;
+    codes = (uint8_t *)malloc(codes_size + 8);
+    halves = (uint8_t *)malloc(halves_size + 8);
+    uint64_t z = 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < codes_size; i += 8) {
+        z ^= z << 13, z ^= z >> 7, z ^= z << 17;
+        uint64_t v = z & 0xbfbfbfbfbfbfbfbfu; // exponents below the top: no NaN, magnitudes up to 1.875
+        memcpy(codes + i, &v, 8);
+    }
+    for (size_t i = 0; i < halves_size; i += 8) { // +-[2^-7, 2^-6)
+        z ^= z << 13, z ^= z >> 7, z ^= z << 17;
+        uint64_t v = (z & 0x807f807f807f807fu) | 0x3c003c003c003c00u;
+        memcpy(halves + i, &v, 8);
+    }
+}
+
+static int fake_matrix(const struct checkpoint *, struct weight *out, uint64_t rows, uint64_t cols,
+                       struct error *err, const char *format, ...)
+{
+    char name[256];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(name, sizeof name, format, ap);
+    va_end(ap);
+    const bool small =
+        strstr(name, "mlp.gate.weight") || strstr(name, "weights_proj") || !strstr(name, "layers.");
+    *out = {};
+    out->rows = rows;
+    out->cols = cols;
+    out->name = "synthetic";
+    out->dtype = small ? DTYPE_BF16 : DTYPE_F8_E4M3;
+    out->data = small ? halves : codes;
+    out->scales = small ? nullptr : (const uint8_t *)scales;
+    const uint64_t grid = ((rows + 127) / 128) * ((cols + 127) / 128);
+    if ((small ? rows * cols * 2 > halves_size : rows * cols > codes_size) ||
+        grid > sizeof scales / sizeof *scales)
+        return error_set(err, -E2BIG, "%s: %llu x %llu is larger than the random data", name,
+                         (unsigned long long)rows, (unsigned long long)cols);
+    for (uint64_t i = 0; i < grid; i++) scales[i] = 2.0f / sqrtf((float)cols);
+    return 0;
+}
+
+static int fake_vector(const struct checkpoint *, float *out, uint64_t n, struct error *, const char *format,
+                       ...)
+{
+    for (uint64_t i = 0; i < n; i++) out[i] = strstr(format, "bias") ? 0.0f : 1.0f;
+    return 0;
+}
+
+static const struct tensor *fake_find(const struct checkpoint *, const char *)
+{
+    return nullptr;
+}
+
+static void fake_row(const struct weight *w, uint64_t row, float *out)
+{
+    for (uint64_t i = 0; i < w->cols; i++) {
+        const uint32_t bits = (uint32_t)((const uint16_t *)halves)[(row * w->cols + i) % (halves_size / 2)]
+                              << 16;
+        memcpy(&out[i], &bits, 4);
+    }
+}
+
+static const struct cuda_host host = {CUDA_HOST_ABI,  error_set,       log_notice,   log_detail,
+                                      progress_begin, progress_update, progress_end, fake_find,
+                                      fake_matrix,    fake_vector,     fake_row};
+
+/* ---- measuring ---- */
+
+static void must(int rc, const struct error *err)
+{
+    if (!rc) return;
+    fprintf(stderr, "bench-gpu: %s\n", err->text);
+    exit(1);
+}
+
+static void ok(cudaError_t e, const char *what)
+{
+    struct error err;
+    must(gpu_check(e, &err, what), &err);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Median time in microseconds of one replay. */
+static double time_graph(cudaGraphExec_t g, cudaStream_t s)
+{
+    cudaEvent_t a, b;
+    float ms[REPEATS];
+    ok(cudaEventCreate(&a), "event");
+    ok(cudaEventCreate(&b), "event");
+    for (int i = -3; i < REPEATS; i++) {
+        ok(cudaEventRecord(a, s), "event");
+        ok(cudaGraphLaunch(g, s), "graph");
+        ok(cudaEventRecord(b, s), "event");
+        ok(cudaEventSynchronize(b), "graph");
+        if (i >= 0) ok(cudaEventElapsedTime(&ms[i], a, b), "event");
+    }
+    cudaEventDestroy(a);
+    cudaEventDestroy(b);
+    qsort(ms, REPEATS, sizeof *ms, by_value);
+    return ms[REPEATS / 2] * 1e3;
+}
+
+template <class F> static double time_launches(cudaStream_t s, F launches)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    ok(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "capture");
+    launches();
+    ok(cudaStreamEndCapture(s, &graph), "capture");
+    ok(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+    const double us = time_graph(exec, s);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    return us;
+}
+
+static double copy_bandwidth; // bytes read and written per microsecond
+
+static void measure_copy(cudaStream_t s)
+{
+    const size_t n = (size_t)4 << 30;
+    uint8_t *a, *b;
+    ok(cudaMalloc((void **)&a, n), "malloc");
+    ok(cudaMalloc((void **)&b, n), "malloc");
+    const double us =
+        time_launches(s, [&] { ok(cudaMemcpyAsync(b, a, n, cudaMemcpyDeviceToDevice, s), "copy"); });
+    copy_bandwidth = 2.0 * (double)n / us;
+    cudaFree(a);
+    cudaFree(b);
+    printf("copy bandwidth (read + written)  %.0f GB/s\n", copy_bandwidth / 1e3);
+}
+
+struct rig {
+    struct gpu_model m;
+    struct lane l;
+    uint32_t *pages;
+    uint8_t *memory;
+};
+
+__global__ static void fill_kernel(uint32_t *p, size_t n)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t z = (uint32_t)i * 0x9e3779b9u;
+        z = (z ^ z >> 16) * 0x7feb352du;
+        z ^= z >> 15;
+        p[i] = (z & 0x807f807fu) | 0x3f003f00u; // bf16 +-[0.5, 1)
+    }
+}
+
+static void open_rig(rig *t, const struct model *model, uint32_t positions, uint32_t rows)
+{
+    struct error err;
+    const uint64_t start = clock_ns();
+    must(gpu_model_plan(&t->m, model, false, &err), &err);
+    must(gpu_model_load(&t->m, model, &err), &err);
+    printf("loaded %.2f GB in %.2f s\n", (double)t->m.bytes / 1e9, (double)(clock_ns() - start) / 1e9);
+    t->l.m = &t->m;
+    t->l.s = t->m.s;
+    t->l.s.kv = kv_layout_make(t->m.s, t->m.count, KV_BF16);
+    t->l.z = {rows, positions, model->config.vocab_size, KV_BF16};
+    int limit;
+    ok(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "attribute");
+    ok(attention_open(t->m.s, KV_BF16, (size_t)limit), "attention_open");
+    const uint32_t pages = div_up(positions, KV_PAGE);
+    const size_t kv = pages * t->l.s.kv.page_bytes;
+    ok(cudaMalloc((void **)&t->l.s.kv.base, kv), "malloc");
+    fill_kernel<<<1024, 256>>>((uint32_t *)t->l.s.kv.base, kv / 4);
+    uint32_t *table = (uint32_t *)malloc(pages * sizeof *table);
+    for (uint32_t i = 0; i < pages; i++) table[i] = i;
+    ok(cudaMalloc((void **)&t->pages, pages * sizeof *table), "malloc");
+    ok(cudaMemcpy(t->pages, table, pages * sizeof *table, cudaMemcpyDefault), "copy");
+    free(table);
+    const size_t bytes = lane_layout(&t->l, nullptr);
+    ok(cudaMalloc((void **)&t->memory, bytes), "malloc");
+    ok(cudaMemset(t->memory, 0, bytes), "memset");
+    lane_layout(&t->l, t->memory);
+    const uint64_t graphs = clock_ns();
+    must(lane_open(&t->l, GRAPH_ROWS, &err), &err);
+    printf("lane of %u rows: %.2f GB, graphs made in %.2f s; KV %.0f bytes a position\n", rows,
+           (double)bytes / 1e9, (double)(clock_ns() - graphs) / 1e9, (double)t->l.s.kv.page_bytes / KV_PAGE);
+}
+
+static void close_rig(rig *t)
+{
+    lane_close(&t->l);
+    cudaFree(t->memory);
+    cudaFree(t->pages);
+    cudaFree(t->l.s.kv.base);
+    gpu_model_close(&t->m);
+}
+
+/* The job every replay sees; the results of all its steps count as there. */
+static void place(rig *t, uint32_t position, uint32_t rows)
+{
+    t->l.c->next = {position, rows, t->pages, nullptr, 0, 0, 0, 1};
+    t->l.c->resume = 1u << 30;
+    ok(launch_begin(t->l.s, t->l.c, t->l.j, t->m.inv_freq, t->l.rope, nullptr, t->l.h, rows, t->l.stream),
+       "begin");
+    ok(cudaStreamSynchronize(t->l.stream), "begin");
+}
+
+static double weight_bytes(const matrix &m)
+{
+    return (double)matrix_bytes(&m) + (double)matrix_scale_bytes(&m);
+}
+
+static double total_us, total_bytes;
+
+/* launch(layer) for each of n layers; bytes: of one layer. */
+template <class F>
+static void stage(rig *t, const char *name, uint32_t first, uint32_t n, double bytes, F launch)
+{
+    const double us = time_launches(t->l.stream, [&] {
+        for (uint32_t i = first; i < first + n; i++) launch(t->m.layers[i], i);
+    });
+    total_us += us;
+    total_bytes += bytes * n;
+    printf("  %-22s %4u x %8.2f us %9.2f MB %7.0f GB/s %5.1f %%\n", name, n, us / n, bytes / 1e6,
+           bytes * n / us / 1e3, 100 * bytes * n / us / copy_bandwidth);
+}
+
+static void stages(rig *t, uint32_t position, uint32_t rows)
+{
+    struct lane *l = &t->l;
+    const shape &s = l->s;
+    const uint32_t layers = t->m.main_layers, mtp_skip = 0;
+    const struct layer &y0 = t->m.layers[layers - 1];
+    uint32_t dense = 0;
+    while (t->m.layers[dense].dense) dense++;
+    const uint32_t n = position + rows, seen = n > s.index_topk ? s.index_topk : n;
+    const bool sparse = n > s.index_topk;
+    place(t, position, rows);
+    total_us = total_bytes = 0;
+    printf("context %u, %u row%s: stage, layers x time each, bytes each, rate, share of the copy bandwidth\n",
+           n, rows, rows > 1 ? "s" : "");
+    stage(t, "norm (2 a layer)", mtp_skip, layers, 0, [&](struct layer &y, uint32_t) {
+        norm_args a = {l->c, l->j, 0, l->y_host, l->h, y.in_norm, s.eps, l->x, nullptr, false};
+        ok(launch_norm(s, a, rows, l->stream), "norm");
+        a.y = nullptr, a.x_host = l->x_host;
+        ok(launch_norm(s, a, rows, l->stream), "norm");
+    });
+    stage(t, "q_a kv_a wk", 0, layers,
+          weight_bytes(y0.q_a) + weight_bytes(y0.kv_a) + weight_bytes(y0.index_k),
+          [&](struct layer &y, uint32_t) {
+              const matrix *const m[] = {&y.q_a, &y.kv_a, &y.index_k};
+              const product_out o[] = {{l->a, l->a_stride, 0, false},
+                                       {l->a + s.q_rank, l->a_stride, 0, false},
+                                       {l->a + s.q_rank + s.latent + s.rope, l->a_stride, 0, false}};
+              ok(product(m, o, 3, l->x, rows, l->stream), "product");
+          });
+    stage(t, "weights_proj (bf16)", 0, layers, weight_bytes(y0.index_w), [&](struct layer &y, uint32_t) {
+        const matrix *const m[] = {&y.index_w};
+        const product_out o[] = {{l->iw, s.index_heads, 0, false}};
+        ok(product(m, o, 1, l->x, rows, l->stream), "product");
+    });
+    stage(t, "latent norm, KV", 0, layers, 0, [&](struct layer &y, uint32_t i) {
+        latent_args a = {
+            l->j,      l->rope,  l->a,      l->a_stride,  s.q_rank,     s.q_rank + s.latent + s.rope,
+            i,         y.q_norm, y.kv_norm, y.index_norm, y.index_bias, l->ql,
+            l->z.dtype};
+        ok(launch_latent(s, a, rows, l->stream), "latent");
+    });
+    stage(t, "q_b wq_b", 0, layers, weight_bytes(y0.q_b) + weight_bytes(y0.index_q),
+          [&](struct layer &y, uint32_t) {
+              const matrix *const m[] = {&y.q_b, &y.index_q};
+              const product_out o[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
+                                       {l->iq, s.index_heads * s.index_dim, 0, false}};
+              ok(product(m, o, 2, l->ql, rows, l->stream), "product");
+          });
+    stage(t, "query rope", 0, layers, 0, [&](struct layer &, uint32_t) {
+        query_args a = {l->rope, l->q, l->nope, l->qa, l->iq, l->iw};
+        ok(launch_query(s, a, rows, l->stream), "query");
+    });
+    stage(t, "absorb keys", 0, layers, weight_bytes(y0.keys), [&](struct layer &y, uint32_t) {
+        const matrix *const m[] = {&y.keys};
+        const product_out o[] = {{l->qa, s.heads * (s.latent + s.rope), s.latent + s.rope, false}};
+        ok(product(m, o, 1, l->nope, rows, l->stream), "product");
+    });
+    if (sparse)
+        stage(t, "index scores, top-k", 0, layers, (double)rows * n * s.kv.index_bytes,
+              [&](struct layer &, uint32_t i) {
+                  index_args a = {l->j, i, 0, l->iq, l->iw, l->scores, l->z.positions, l->topk, false};
+                  ok(launch_index(s, l->z.dtype, a, rows, l->z.positions, l->stream), "index");
+              });
+    stage(t, "attention, combine", 0, layers, (double)seen * s.kv.row_bytes, [&](struct layer &, uint32_t i) {
+        attention_args a = {l->j, i, 0, l->qa, sparse ? l->topk : nullptr, l->part, l->part_ml, l->mixed};
+        ok(launch_attention(s, l->z.dtype, a, rows, l->stream), "attention");
+    });
+    stage(t, "values", 0, layers, weight_bytes(y0.values), [&](struct layer &y, uint32_t) {
+        const matrix *const m[] = {&y.values};
+        const product_out o[] = {{l->heads, s.heads * s.v, 0, false}};
+        ok(product(m, o, 1, l->mixed, rows, l->stream), "product");
+        ok(launch_pack(l->heads, nullptr, s.heads * s.v, s.heads * s.v, l->ov, rows, l->stream), "pack");
+    });
+    stage(t, "o_proj", 0, layers, weight_bytes(y0.o), [&](struct layer &y, uint32_t) {
+        const matrix *const m[] = {&y.o};
+        const product_out o[] = {{l->h, s.hidden, 0, true}};
+        ok(product(m, o, 1, l->ov, rows, l->stream), "product");
+    });
+    stage(t, "router, publish", dense, layers - dense, weight_bytes(y0.router),
+          [&](struct layer &y, uint32_t) {
+              const matrix *const m[] = {&y.router};
+              const product_out o[] = {{l->router, s.experts, 0, false}};
+              ok(product(m, o, 1, l->x, rows, l->stream), "product");
+              router_args a = {l->c,      l->j, 1, l->router, y.router_bias, l->ids_host, l->weights_host,
+                               l->arrived};
+              ok(launch_router(s, a, rows, l->stream), "router");
+          });
+    if (dense) {
+        const struct layer &d = t->m.layers[0];
+        stage(t, "dense feed-forward", 0, dense,
+              weight_bytes(d.gate) + weight_bytes(d.up) + weight_bytes(d.down),
+              [&](struct layer &y, uint32_t) {
+                  const matrix *const m[] = {&y.gate, &y.up}, *const down[] = {&y.down};
+                  const product_out o[] = {{l->gate, y.gate.rows, 0, false}, {l->up, y.gate.rows, 0, false}};
+                  const product_out h[] = {{l->h, s.hidden, 0, true}};
+                  ok(product(m, o, 2, l->x, rows, l->stream), "product");
+                  ok(launch_pack(l->gate, l->up, y.gate.rows, y.gate.rows, l->dv, rows, l->stream), "pack");
+                  ok(product(down, h, 1, l->dv, rows, l->stream), "product");
+              });
+    }
+    stage(t, "head", 0, 1, weight_bytes(t->m.head), [&](struct layer &, uint32_t) {
+        const matrix *const m[] = {&t->m.head};
+        const product_out o[] = {{l->logits_host, l->z.vocab, 0, false}};
+        ok(product(m, o, 1, l->x, rows, l->stream), "product");
+    });
+    const double us = time_graph(l->graphs[BACKEND_MAIN][sparse][rows - 1], l->stream);
+    printf("  sum of stages %.0f us; the step as one graph %.0f us, %.2f GB, %.0f GB/s = %.1f %% of the copy "
+           "bandwidth\n",
+           total_us, us, total_bytes / 1e9, total_bytes / us / 1e3, 100 * total_bytes / us / copy_bandwidth);
+}
+
+/* Chunks of a prompt with answers that are always there; only launches and the device. */
+static void prefill(rig *t, uint32_t chunk, uint32_t prompt)
+{
+    struct lane *l = &t->l;
+    struct error err;
+    double best = 1e30;
+    for (int repeat = 0; repeat < 2; repeat++) {
+        const uint64_t start = clock_ns();
+        for (uint32_t p = 0; p < prompt; p += chunk) {
+            place(t, p, chunk);
+            chain k = chain_begin(l, BACKEND_MAIN, p, chunk, p + chunk < prompt ? chunk : chunk - 1);
+            for (bool done = false; !done;) must(chain_step(l, &k, &done, &err), &err);
+            ok(cudaStreamSynchronize(l->stream), "prefill");
+        }
+        const double us = (double)(clock_ns() - start) / 1e3;
+        best = us < best ? us : best;
+    }
+    double weights = 0;
+    for (uint32_t i = 0; i < t->m.main_layers; i++) {
+        const struct layer &y = t->m.layers[i];
+        const matrix *const all[] = {&y.q_a,     &y.kv_a, &y.index_k, &y.index_w, &y.q_b,
+                                     &y.index_q, &y.keys, &y.values,  &y.o};
+        for (const matrix *m : all) weights += (double)m->rows * m->cols;
+        if (y.dense) weights += 3.0 * y.gate.rows * y.gate.cols;
+    }
+    printf("prefill of %u tokens in chunks of %u: %.1f ms, %.0f tokens/s, %.1f TFLOP/s in the weight "
+           "products alone\n",
+           prompt, chunk, best / 1e3, prompt / best * 1e6, 2 * weights * prompt / best / 1e6);
+}
+
+/* Decode through backend.h, the host answering at once. */
+static void loop(const struct model *model, uint32_t position, uint32_t rows)
+{
+    struct error err;
+    struct backend *b;
+    const struct backend_options o = {model, nullptr, 1, GRAPH_ROWS, KV_BF16, true, true};
+    must(backend_cuda.open(&b, &o, &err), &err);
+    backend_seq seq;
+    must(backend_cuda.seq_open(b, &seq, position + 64, &err), &err);
+    const int32_t ids[GRAPH_ROWS] = {1, 2, 3, 4};
+    float step_us[REPEATS], boundary_us[REPEATS];
+    uint64_t resumed = 0;
+    uint32_t steps = 0;
+    for (int i = -2; i < REPEATS; i++) {
+        const struct backend_job job = {BACKEND_MAIN, seq, position, rows, ids, 0};
+        const uint64_t start = clock_ns();
+        must(backend_cuda.start(b, 0, &job, &err), &err);
+        bool first = true;
+        for (steps = 0;;) {
+            struct mlp_step step;
+            const enum backend_event e = backend_cuda.poll(b, 0, &step, &err);
+            if (e == BACKEND_FAILED) must(-1, &err);
+            if (e == BACKEND_DONE) break;
+            if (e != BACKEND_MLP) continue;
+            const uint64_t now = clock_ns();
+            if (first && resumed && i >= 0) boundary_us[i] = (float)(now - resumed) / 1e3f;
+            first = false;
+            resumed = clock_ns();
+            backend_cuda.resume(b, 0);
+            steps++;
+        }
+        if (i >= 0) step_us[i] = (float)(clock_ns() - start) / 1e3f;
+    }
+    qsort(step_us, REPEATS, sizeof *step_us, by_value);
+    qsort(boundary_us, REPEATS, sizeof *boundary_us, by_value);
+    printf("loop through backend.h, context %u, %u row%s: %.0f us a step with %u answers at once; last "
+           "answer -> next "
+           "publication %.0f us\n",
+           position + rows, rows, rows > 1 ? "s" : "", step_us[REPEATS / 2], steps, boundary_us[REPEATS / 2]);
+    backend_cuda.close(b);
+}
+
+static void read_config(struct model *model, const char *path)
+{
+    struct error err;
+    FILE *f = fopen(path, "rb");
+    static char json[1 << 16];
+    if (!f) {
+        fprintf(stderr, "bench-gpu: cannot open %s: %s\n", path, strerror(errno));
+        exit(1);
+    }
+    const size_t n = fread(json, 1, sizeof json, f);
+    fclose(f);
+    must(model_config_parse(&model->config, json, n, path, &err), &err);
+}
+
+int main(int argc, char **argv)
+{
+    const char *config = "configs/deepseek-v3.2.json", *contexts = "2048,32768,131072";
+    uint32_t chunk = 512;
+    for (int i = 1; i < argc; i++) {
+        const bool more = i + 1 < argc;
+        if (!strcmp(argv[i], "--config") && more)
+            config = argv[++i];
+        else if (!strcmp(argv[i], "--context") && more)
+            contexts = argv[++i];
+        else if (!strcmp(argv[i], "--chunk") && more)
+            chunk = (uint32_t)atoi(argv[++i]);
+        else {
+            fprintf(stderr, "usage: bench-gpu [--config F] [--context N,N...] [--chunk ROWS]\n");
+            return 2;
+        }
+    }
+    static struct model model;
+    static rig t;
+    cudaDeviceProp d;
+    gpu_host = &host;
+    gpu_pdl = !(getenv("DUCKD_CUDA_PDL") && !strcmp(getenv("DUCKD_CUDA_PDL"), "0"));
+    ok(cudaGetDeviceProperties(&d, 0), "device");
+    printf("%s, %d multiprocessors, programmatic launch %s\n", d.name, d.multiProcessorCount,
+           gpu_pdl ? "on" : "off");
+    read_config(&model, config);
+    make_random(&model.config);
+    uint32_t longest = 4096;
+    for (const char *p = contexts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : nullptr)
+        longest = (uint32_t)atoi(p) + 64 > longest ? (uint32_t)atoi(p) + 64 : longest;
+    open_rig(&t, &model, longest, chunk);
+    measure_copy(t.l.stream);
+    for (const char *p = contexts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : nullptr) {
+        const uint32_t n = (uint32_t)atoi(p);
+        stages(&t, n - 1, 1);
+        if (p != contexts) continue;
+        stages(&t, n - 2, 2);
+        stages(&t, n - 4, 4);
+    }
+    prefill(&t, chunk, 2048);
+    close_rig(&t);
+    model.config.max_positions = 8192;
+    loop(&model, 2047, 1);
+    free(codes);
+    free(halves);
+    return 0;
+}
