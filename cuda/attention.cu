@@ -5,10 +5,10 @@
  * shared memory once, a warp computes its heads' scores (a lane per position), their running softmax, and the
  * weighted sum of latents (lanes along the latent). Splits are joined in ascending order. All arithmetic is
  * fp32. */
+#include "cuda/attention.cuh"
 #include "cuda/kv.cuh"
-#include "cuda/layer.cuh"
 
-#define TILE 32u
+#define TILE ATTENTION_TILE
 #define WARPS 8u
 
 static size_t shared_bytes(const shape &s, enum kv_dtype dtype, uint32_t heads_per_warp)
@@ -16,19 +16,6 @@ static size_t shared_bytes(const shape &s, enum kv_dtype dtype, uint32_t heads_p
     const uint32_t width = s.latent + s.rope, heads = WARPS * heads_per_warp;
     size_t kv = TILE * (dtype == KV_F32 ? (width + 4) * sizeof(float) : (width + 8) * 2);
     return kv + heads * (size_t)width * sizeof(float) + heads * TILE * sizeof(float);
-}
-
-/* How many positions row r attends to, and whether they come from the list. */
-__device__ static inline uint32_t attended(const shape &s, const attention_args &a, uint32_t r, bool &listed)
-{
-    const uint32_t n = a.j->position + a.row0 + r + 1;
-    listed = a.topk && n > s.index_topk;
-    return listed ? s.index_topk : n;
-}
-
-__device__ static inline uint32_t split_length(uint32_t n)
-{
-    return ((n + ATTENTION_SPLITS - 1) / ATTENTION_SPLITS + TILE - 1) / TILE * TILE;
 }
 
 /* Values i .. i + 3 of a staged row. */
@@ -166,14 +153,21 @@ __global__ void __launch_bounds__(LATENT_MAX / 4)
     const float top = warp_max(mine.x), weight = expf(mine.x - top);
     float total = 0.0f;
     float4 sum = make_float4(0, 0, 0, 0);
-    for (uint32_t i = 0; i < splits; i++) {
-        const float f = __shfl_sync(~0u, weight, i);
-        total = fmaf(f, __shfl_sync(~0u, mine.y, i), total);
-        const float4 v = load_block(a.part + (at + i) * s.latent, s.latent, warp, lane);
-        sum.x = fmaf(f, v.x, sum.x);
-        sum.y = fmaf(f, v.y, sum.y);
-        sum.z = fmaf(f, v.z, sum.z);
-        sum.w = fmaf(f, v.w, sum.w);
+    for (uint32_t base = 0; base < splits; base += 8) { // eight loads in flight
+        float4 v[8];
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            v[i] = base + i < splits ? load_block(a.part + (at + base + i) * s.latent, s.latent, warp, lane)
+                                     : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) { // splits beyond the last have weight 0
+            const float f = __shfl_sync(~0u, weight, base + i);
+            total = fmaf(f, __shfl_sync(~0u, mine.y, base + i), total);
+            sum.x = fmaf(f, v[i].x, sum.x);
+            sum.y = fmaf(f, v[i].y, sum.y);
+            sum.z = fmaf(f, v[i].z, sum.z);
+            sum.w = fmaf(f, v[i].w, sum.w);
+        }
     }
     const float f = 1.0f / total;
     vec_store(a.out, a.row0 + r, head * blocks + warp, lane,
@@ -192,9 +186,12 @@ static attention_fn *variant(enum kv_dtype dtype, uint32_t heads)
 }
 
 static uint32_t heads_per_warp; // chosen by attention_open; does not change any bit
+static bool tensor;             // attention_tensor.cu serves
 
 cudaError_t attention_open(const shape &s, enum kv_dtype dtype, size_t shared_limit)
 {
+    tensor = attention_tensor_serves(s, dtype, shared_limit);
+    if (tensor) return attention_tensor_open(s, dtype);
     heads_per_warp = 4;
     while (heads_per_warp > 1 &&
            (shared_bytes(s, dtype, heads_per_warp) > shared_limit || WARPS * heads_per_warp >= 2 * s.heads))
@@ -207,9 +204,13 @@ cudaError_t attention_open(const shape &s, enum kv_dtype dtype, size_t shared_li
 cudaError_t launch_attention(const shape &s, enum kv_dtype dtype, const attention_args &a, uint32_t rows,
                              cudaStream_t stream)
 {
-    dim3 grid(ATTENTION_SPLITS, div_up(s.heads, WARPS * heads_per_warp), rows);
-    cudaError_t e = gpu_launch(variant(dtype, heads_per_warp), grid, WARPS * 32,
-                               shared_bytes(s, dtype, heads_per_warp), stream, s, a);
+    cudaError_t e;
+    if (tensor)
+        e = attention_tensor_launch(s, dtype, a, rows, stream);
+    else
+        e = gpu_launch(variant(dtype, heads_per_warp),
+                       dim3(ATTENTION_SPLITS, div_up(s.heads, WARPS * heads_per_warp), rows), WARPS * 32,
+                       shared_bytes(s, dtype, heads_per_warp), stream, s, a);
     if (e) return e;
     return gpu_launch(combine_kernel, dim3(s.heads, rows), LATENT_MAX / 4, 0, stream, s, a);
 }

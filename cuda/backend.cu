@@ -73,7 +73,7 @@ static int size_lanes(struct cuda_backend *c, const struct backend_options *o, s
         struct lane *l = &c->lane[i];
         l->m = &c->m;
         l->s = c->m.s;
-        l->z = {o->max_tokens, c->max_positions, c->vocab, c->dtype};
+        l->z = {o->max_tokens, (c->max_positions + 3) / 4 * 4, c->vocab, c->dtype};
         p->lane_bytes = lane_layout(l, nullptr);
     }
     return 0;
@@ -142,6 +142,14 @@ static int allocate(struct cuda_backend *c, const struct plan *p, struct error *
     return 0;
 }
 
+/* Switches for tools: a debugger or race checker that runs a kernel to its end before the next call of the
+ * program returns would wait forever for a graph that waits for the program. */
+static bool off(const char *variable)
+{
+    const char *v = getenv(variable);
+    return v && !strcmp(v, "0");
+}
+
 static int open_all(struct cuda_backend *c, const struct backend_options *o, struct error *err)
 {
     struct plan p = {};
@@ -167,7 +175,7 @@ static int open_all(struct cuda_backend *c, const struct backend_options *o, str
     for (uint32_t i = 0; i < c->lanes && !rc; i++) {
         c->lane[i].s.kv = c->kv;
         lane_layout(&c->lane[i], c->lane_memory + i * p.lane_bytes);
-        rc = lane_open(&c->lane[i], GRAPH_ROWS, err);
+        rc = lane_open(&c->lane[i], off("DUCKD_CUDA_GRAPHS") ? 0 : GRAPH_ROWS, err);
     }
     return rc;
 }
@@ -494,7 +502,7 @@ const struct backend_ops *duckd_cuda_backend(const struct cuda_host *host, struc
         return nullptr;
     }
     gpu_host = host;
-    if (getenv("DUCKD_CUDA_PDL") && !strcmp(getenv("DUCKD_CUDA_PDL"), "0")) gpu_pdl = false;
+    if (off("DUCKD_CUDA_PDL")) gpu_pdl = false;
     const cudaError_t e = cudaGetDeviceCount(&devices);
     if (e == cudaErrorInsufficientDriver) {
         host->error_set(err, -ENODEV, "no NVIDIA driver, or one older than this build's CUDA %d.%d",

@@ -28,19 +28,6 @@ static vec rows_from(vec v, uint32_t row)
     return v;
 }
 
-/* Products of one input; neighbours of one type and width share a launch. */
-static cudaError_t products(const matrix *const m[], const product_out out[], uint32_t count, const vec &x,
-                            uint32_t rows, cudaStream_t stream)
-{
-    for (uint32_t i = 0, n; i < count; i += n) {
-        for (n = 1; i + n < count && m[i + n]->type == m[i]->type; n++) {
-        }
-        cudaError_t e = product(m + i, out + i, n, x, rows, stream);
-        if (e) return e;
-    }
-    return cudaSuccess;
-}
-
 /* ---- probes: the chain stops, values are copied and shown ---- */
 
 static int show(struct lane *l, const char *name, uint32_t layer, uint32_t position, const void *device,
@@ -106,8 +93,17 @@ static int show_index(struct lane *l, const chain *k, uint32_t layer, uint32_t r
 /* h += y of the step before, if there is one; x = norm(h). */
 static int norm(struct lane *l, chain *k, const float *weight, float *x_host, bool ring, struct error *err)
 {
-    norm_args a = {l->c, l->j,   k->step, k->pending ? l->y_host : nullptr, l->h, weight, l->s.eps,
-                   l->x, x_host, ring};
+    norm_args a = {};
+    a.c = l->c;
+    a.j = l->j;
+    a.step = k->step;
+    a.y = k->pending ? l->y_host : nullptr;
+    a.h = l->h;
+    a.weight = weight;
+    a.eps = l->s.eps;
+    a.x = l->x;
+    a.x_host = x_host;
+    a.ring = ring;
     k->pending = false;
     GPU_TRY(launch_norm(l->s, a, k->rows, l->stream));
     return 0;
@@ -124,14 +120,14 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
                                      {l->a + kv_at, l->a_stride, 0, false},
                                      {l->a + index_at, l->a_stride, 0, false},
                                      {l->iw, s.index_heads, 0, false}};
-    GPU_TRY(products(first, first_out, indexed ? 4 : 2, l->x, k->rows, l->stream));
+    GPU_TRY(product(first, first_out, indexed ? 4 : 2, l->x, k->rows, l->stream));
     latent_args la = {l->j,      l->rope,    l->a,          l->a_stride,   kv_at, index_at,  index,
                       y->q_norm, y->kv_norm, y->index_norm, y->index_bias, l->ql, l->z.dtype};
     GPU_TRY(launch_latent(s, la, k->rows, l->stream));
     const matrix *const second[] = {&y->q_b, &y->index_q};
     const product_out second_out[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
                                       {l->iq, s.index_heads * s.index_dim, 0, false}};
-    GPU_TRY(products(second, second_out, indexed ? 2 : 1, l->ql, k->rows, l->stream));
+    GPU_TRY(product(second, second_out, indexed ? 2 : 1, l->ql, k->rows, l->stream));
     query_args qa = {l->rope, l->q, l->nope, l->qa, indexed ? l->iq : nullptr, l->iw};
     GPU_TRY(launch_query(s, qa, k->rows, l->stream));
     const matrix *const keys = &y->keys;
@@ -142,7 +138,8 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
         if (indexed && (k->sparse || l->probe)) {
             index_args ia = {
                 l->j, index, r, l->iq, l->iw, l->scores, l->z.positions, l->topk, l->probe != nullptr};
-            GPU_TRY(launch_index(s, l->z.dtype, ia, n, l->z.positions, l->stream));
+            GPU_TRY(launch_scores(s, l->z.dtype, ia, n, l->z.positions, l->stream));
+            GPU_TRY(launch_topk(s, ia, n, l->stream));
             int rc = show_index(l, k, index, r, n, err);
             if (rc) return rc;
         }
@@ -165,7 +162,7 @@ static int dense(struct lane *l, const chain *k, const struct layer *y, struct e
     const uint32_t wide = y->gate.rows;
     const matrix *const both[] = {&y->gate, &y->up};
     const product_out both_out[] = {{l->gate, wide, 0, false}, {l->up, wide, 0, false}};
-    GPU_TRY(products(both, both_out, 2, l->x, k->rows, l->stream));
+    GPU_TRY(product(both, both_out, 2, l->x, k->rows, l->stream));
     GPU_TRY(launch_pack(l->gate, l->up, wide, wide, l->dv, k->rows, l->stream));
     const matrix *const down = &y->down;
     const product_out down_out = {l->h, l->s.hidden, 0, true};

@@ -86,8 +86,9 @@ struct index_args {
     int32_t *topk; // (launch rows, index_topk)
     bool all;      // score rows below index_topk, too (nobody needs them but a probe)
 };
-cudaError_t launch_index(const shape &s, enum kv_dtype dtype, const index_args &a, uint32_t rows,
-                         uint32_t positions, cudaStream_t stream);
+cudaError_t launch_scores(const shape &s, enum kv_dtype dtype, const index_args &a, uint32_t rows,
+                          uint32_t positions, cudaStream_t stream);
+cudaError_t launch_topk(const shape &s, const index_args &a, uint32_t rows, cudaStream_t stream);
 
 /* ---- router.cu ---- */
 

@@ -57,8 +57,8 @@ struct product_out {
     bool add;              // y += instead of y =
 };
 
-/* y_i = m_i x for `rows` rows; all m_i have the same type, cols and grouping of x. The sum's order is fixed
- * by the matrices' shape alone. */
+/* y_i = m_i x for `rows` rows; all m_i share the cols and grouping of x. The sum's order is fixed by the
+ * shapes and types of the matrices of the launch alone. */
 cudaError_t product(const matrix *const m[], const product_out out[], uint32_t count, const vec &x,
                     uint32_t rows, cudaStream_t stream);
 

@@ -10,8 +10,8 @@
 
 __device__ static void choose(const shape &s, const router_args &a, uint32_t r)
 {
-    __shared__ float score[EXPERTS_MAX], biased[EXPERTS_MAX], group[GROUPS_MAX], chosen[EXPERTS_MAX];
-    __shared__ float total;
+    __shared__ float score[EXPERTS_MAX], biased[EXPERTS_MAX], group[GROUPS_MAX], chosen[MODEL_MAX_TOP_K];
+    __shared__ unsigned words[EXPERTS_MAX / 32];
     const uint32_t e = threadIdx.x, per = s.experts / s.groups;
     if (e < s.experts) {
         score[e] = 1.0f / (1.0f + expf(-a.logits[(size_t)r * s.experts + e]));
@@ -44,25 +44,23 @@ __device__ static void choose(const shape &s, const router_args &a, uint32_t r)
     __syncthreads();
     if (in) {
         uint32_t rank = 0;
+#pragma unroll 8
         for (uint32_t i = 0; i < s.experts; i++) rank += biased[i] > mine || (biased[i] == mine && i < e);
         in = rank < s.top_k;
     }
-    if (e < s.experts) chosen[e] = in ? 1.0f : 0.0f;
+    const unsigned word = __ballot_sync(~0u, in);
+    if (e % 32 == 0) words[e / 32] = word;
     __syncthreads();
-    uint32_t at = 0;
-    if (in)
-        for (uint32_t i = 0; i < e; i++) at += chosen[i] != 0.0f;
-    if (threadIdx.x == 0) {
-        float sum = 0.0f;
-        for (uint32_t i = 0; i < s.experts; i++)
-            if (chosen[i] != 0.0f) sum += score[i];
-        total = s.norm_topk ? sum + 1e-20f : 1.0f;
-    }
+    uint32_t at = __popc(word & ((1u << e % 32) - 1));
+    for (uint32_t w = 0; w < e / 32; w++) at += __popc(words[w]);
+    if (in) chosen[at] = score[e];
     __syncthreads();
-    if (in) {
-        a.ids[(size_t)r * s.top_k + at] = (int32_t)e;
-        a.weights[(size_t)r * s.top_k + at] = score[e] / total * s.routed_scale;
-    }
+    if (!in) return;
+    float total = 0.0f;
+    for (uint32_t i = 0; i < s.top_k; i++) total += chosen[i];
+    total = s.norm_topk ? total + 1e-20f : 1.0f;
+    a.ids[(size_t)r * s.top_k + at] = (int32_t)e;
+    a.weights[(size_t)r * s.top_k + at] = score[e] / total * s.routed_scale;
 }
 
 __global__ void __launch_bounds__(EXPERTS_MAX)
@@ -71,12 +69,15 @@ __global__ void __launch_bounds__(EXPERTS_MAX)
     pdl_wait();
     pdl_trigger();
     if (a.logits) choose(s, a, blockIdx.x);
-    __threadfence_system();
     __syncthreads();
     if (threadIdx.x != 0) return;
-    if (atomicAdd(a.arrived, 1) + 1 < gridDim.x) return;
-    *a.arrived = 0;
-    __threadfence_system();
+    // What the block's other threads wrote is covered by the barrier, what kernels before wrote by their end.
+    if (gridDim.x > 1) {
+        __threadfence_system();
+        if (atomicAdd(a.arrived, 1) + 1 < gridDim.x) return;
+        *a.arrived = 0;
+        __threadfence_system();
+    }
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&a.c->published), "r"(a.j->publish_base + a.step)
                  : "memory");
 }

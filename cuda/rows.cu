@@ -58,6 +58,10 @@ __global__ void __launch_bounds__(1024)
     __shared__ float scratch[33];
     const uint32_t r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const uint32_t blocks = (s.hidden + 127) / 128, warps = blockDim.x >> 5;
+    float4 v[HIDDEN_MAX / 128 / 32], w[HIDDEN_MAX / 128 / 32];
+#pragma unroll
+    for (uint32_t i = 0; i < HIDDEN_MAX / 128 / 32; i++)
+        if (warp + i * warps < blocks) w[i] = load_block(a.weight, s.hidden, warp + i * warps, lane);
     pdl_wait();
     if (a.y) {
         if (threadIdx.x == 0) await_result(a.c, a.j, a.step);
@@ -65,7 +69,6 @@ __global__ void __launch_bounds__(1024)
     }
     pdl_trigger();
     float *h = a.h + (size_t)r * s.hidden;
-    float4 v[HIDDEN_MAX / 128 / 32];
     float sum = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < HIDDEN_MAX / 128 / 32; i++) {
@@ -86,8 +89,8 @@ __global__ void __launch_bounds__(1024)
     for (uint32_t i = 0; i < HIDDEN_MAX / 128 / 32; i++) {
         const uint32_t b = warp + i * warps, at = b * 128 + lane * 4;
         if (b >= blocks) continue;
-        float4 w = load_block(a.weight, s.hidden, b, lane);
-        float4 x = make_float4(v[i].x * f * w.x, v[i].y * f * w.y, v[i].z * f * w.z, v[i].w * f * w.w);
+        float4 x =
+            make_float4(v[i].x * f * w[i].x, v[i].y * f * w[i].y, v[i].z * f * w[i].z, v[i].w * f * w[i].w);
         vec_store(a.x, r, b, lane, x);
         if (at >= s.hidden) continue;
         if (a.x_host) *reinterpret_cast<float4 *>(a.x_host + (size_t)r * s.hidden + at) = x;

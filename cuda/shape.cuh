@@ -5,7 +5,7 @@
 #include "cuda/vector.cuh"
 
 #define KV_PAGE 64u          // positions in a page
-#define ATTENTION_SPLITS 32u // parts of the context that are attended to beside each other
+#define ATTENTION_SPLITS 16u // parts of the context that are attended to beside each other
 #define HIDDEN_MAX 16384u
 #define LATENT_MAX 512u
 
