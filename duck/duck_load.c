@@ -95,15 +95,16 @@ uint32_t duck_core_part_panels(const struct duck_core *d, const struct duck_part
     return (uint32_t)(part_rows(d, p) / 8);
 }
 
-/* Codes of the 8 x 8 elements at (row, col), all in one block whose packed scale is `scale`. */
+/* Codes of the 8 x 8 elements at (row, col), all in one block whose packed scale is `scale`; lanes a strip
+ * apart. */
 static int load_tile(const struct duck_part *p, const uint16_t e4m3[256], size_t row, size_t col, float scale,
-                     uint16_t code[64], uint64_t *where)
+                     uint16_t *code, uint64_t *where)
 {
     float inverse = FP9_W_SCALE / scale; // exact where it is used: scales of floats are powers of two
     for (size_t lane = 0; lane < 8; lane++)
         for (size_t k = 0; k < 8; k++) {
             size_t i = (row + lane) * p->stride + col + k;
-            uint16_t *c = &code[8 * lane + k];
+            uint16_t *c = &code[FP9_STRIP_INPUTS * lane + k];
             if (p->element_bytes == 1)
                 *c = e4m3[p->data[i]];
             else if (fp9_from_float(element(p->data, p->element_bytes, i) * inverse, c))
@@ -129,12 +130,17 @@ int duck_core_load_panels(struct duck_core *d, const struct duck_part *p, uint32
         const float *scale = duck__scales(d, run, p->expert, p->which) +
                              (row_at + 8 * panel) / FP9_BLOCK * packed_stride(d, p);
         uint8_t *to = duck__panel(run, p->expert, p->which, panel);
-        for (size_t tile = 0; tile < inputs / 8; tile++) {
-            uint16_t code[64];
-            int rc =
-                load_tile(p, e4m3, 8 * panel, 8 * tile, scale[(col_at + 8 * tile) / FP9_BLOCK], code, where);
-            if (rc) return rc;
-            fp9_panel_put_tile(to, inputs, tile, code);
+        for (size_t strip = 0; FP9_STRIP_INPUTS * strip < inputs; strip++) {
+            uint16_t code[FP9_LANES * FP9_STRIP_INPUTS] = {0};
+            size_t end = inputs - FP9_STRIP_INPUTS * strip;
+            if (end > FP9_STRIP_INPUTS) end = FP9_STRIP_INPUTS;
+            for (size_t k = 0; k < end; k += 8) {
+                size_t col = FP9_STRIP_INPUTS * strip + k;
+                int rc =
+                    load_tile(p, e4m3, 8 * panel, col, scale[(col_at + col) / FP9_BLOCK], code + k, where);
+                if (rc) return rc;
+            }
+            fp9_panel_put_strip(to, inputs, strip, code);
         }
     }
     return 0;

@@ -9,12 +9,12 @@
  *   subnormal operands cost 20 x on Intel and exponent 31 means Inf/NaN in half floats; conversions never
  *   make them, fp9_check() refuses them.
  *
- * LAYOUT  A matrix (outputs, inputs) is cut into panels of 8 outputs. A panel is a run of tiles of
- *   8 outputs x 8 inputs (the last tile is filled up with zeros). Tiles are grouped by 16 (128 inputs: one
- * scale block): first the bodies of the group's tiles, 64 bytes each, then their signs, 8 bytes each, padded
- * to 64. Within a tile: two 32-byte vectors of four inputs; byte k of 32-bit lane j is the body of input k,
- * output j. Sign byte j of a tile: bit (7 - k) is the sign of input k, output j.  9 bits a weight, read in
- * one ascending stream, 64-byte aligned.
+ * LAYOUT  A matrix (outputs, inputs) is cut into panels of 8 outputs. A panel is a run of strips of 8 outputs
+ *   x 32 inputs: a vector S of 8 32-bit lanes, then 8 such vectors W[0..7] of four inputs each (the last
+ * strip has only the vectors it needs, two per 8 inputs, filled up with zeros). Lanes are outputs. With V =
+ * W[j] xor (S << j) and M = 0x8ff00000, the fp32 bits of raw(w) below are, for inputs 4j .. 4j + 3 of the
+ * strip: W[j] & M,  (W[j] << 16) & M,  (V << 8) & M,  (V rotated left by 24) & M 9 bits a weight, read in one
+ * ascending stream, 64-byte aligned; why so: docs/format.md.
  *
  * ARITHMETIC  fp32, round to nearest even, in this order and no other, whatever the instruction set:
  *   prepare    xs = x x 2^96; |x| < 2^-60 counts as +0 (so no product or sum below is ever subnormal)
@@ -39,14 +39,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FP9_LANES 8u        // outputs of a panel, columns of a slice
-#define FP9_TILE_INPUTS 8u  // inputs of a tile
-#define FP9_BLOCK 128u      // inputs (and outputs) that share a scale
-#define FP9_MAX 61440.0f    // largest number
-#define FP9_MIN 0x1p-14f    // smallest positive number
-#define FP9_X_SCALE 0x1p96f // activations are multiplied by this before a product
-#define FP9_W_SCALE 0x1p16f // block scales are multiplied by this when packed: 2^112 / 2^96
-#define FP9_X_TINY 0x1p-60f // activations below this magnitude count as zero
+#define FP9_LANES 8u         // outputs of a panel, columns of a slice
+#define FP9_TILE_INPUTS 8u   // inputs of a tile: inputs are filled up to a multiple of this
+#define FP9_STRIP_INPUTS 32u // inputs of a strip
+#define FP9_BLOCK 128u       // inputs (and outputs) that share a scale
+#define FP9_MAX 61440.0f     // largest number
+#define FP9_MIN 0x1p-14f     // smallest positive number
+#define FP9_X_SCALE 0x1p96f  // activations are multiplied by this before a product
+#define FP9_W_SCALE 0x1p16f  // block scales are multiplied by this when packed: 2^112 / 2^96
+#define FP9_X_TINY 0x1p-60f  // activations below this magnitude count as zero
 
 /* ---- conversion of single codes ---- */
 
@@ -62,10 +63,12 @@ float fp9_e4m3_to_float(uint8_t e4m3); // NaN for 0x7f, 0xff
 
 size_t fp9_panel_bytes(size_t inputs); // of one panel: 8 outputs; a multiple of 64
 
-/* Puts one weight into a panel (zeroed before). input < inputs. */
+/* Puts a whole strip: code[32 * lane + k] is the weight of input 32 * strip + k; inputs beyond the last are
+ * 0.
+ */
+void fp9_panel_put_strip(uint8_t *panel, size_t inputs, size_t strip, const uint16_t code[256]);
+/* Puts one weight into a panel (zeroed before); slow. input < inputs. */
 void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, uint16_t code);
-/* Puts a whole tile: code[8 * lane + k] is the weight of input 8 * tile + k. */
-void fp9_panel_put_tile(uint8_t *panel, size_t inputs, size_t tile, const uint16_t code[64]);
 uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsigned lane);
 
 /* A matrix or a run of its rows: panel p holds outputs first_output + 8p .. + 7. */

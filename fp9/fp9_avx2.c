@@ -28,34 +28,49 @@ static struct stream stream_of(const struct fp9_matrix *m, size_t p, float *y)
 
 /* ---- up to FEW tokens: weights go from the registers they were made in straight into the products ---- */
 
-FP9__INLINE void few_tile(const uint8_t *const at[], size_t body, size_t sign, unsigned n,
+/* One tile of n panels; `signs` are S as its first word wants it, and afterwards as the next tile does. */
+FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned n,
                           const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
+{
+    FP9__UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        __m256 xk[4];
+        if (tokens == 1) FP9__UNROLL
+        for (unsigned k = 0; k < 4; k++) xk[k] = _mm256_broadcast_ss(x[0] + input + 4 * half + k);
+        FP9__UNROLL
+        for (unsigned i = 0; i < n; i++) {
+            __m256i word = fp9__load(at[i] + words + FP9__VECTOR * half);
+            __m256i mixed = _mm256_xor_si256(word, signs[i]);
+            signs[i] = _mm256_add_epi32(signs[i], signs[i]);
+            FP9__UNROLL
+            for (unsigned k = 0; k < 4; k++) {
+                __m256 w = fp9__weight(word, mixed, k);
+                FP9__UNROLL
+                for (unsigned t = 0; t < tokens; t++) {
+                    __m256 xt = tokens == 1 ? xk[k] : _mm256_broadcast_ss(x[t] + input + 4 * half + k);
+                    acc[i][t] = _mm256_fmadd_ps(w, xt, acc[i][t]);
+                }
+            }
+        }
+    }
+}
+
+/* A strip, or what the last one has, of n panels. */
+FP9__INLINE void few_strip(const uint8_t *const at[], size_t tiles, unsigned n, const float *const x[],
+                           size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
 {
     __m256i signs[STREAMS];
     FP9__UNROLL
     for (unsigned i = 0; i < n; i++) {
-        _mm_prefetch((const char *)(at[i] + body + AHEAD), _MM_HINT_T0);
-        signs[i] = fp9__signs(at[i] + sign);
+        signs[i] = fp9__load(at[i]);
+        _mm_prefetch((const char *)(at[i] + AHEAD + FP9__STRIP_BYTES - FP9__VECTOR), _MM_HINT_T0);
     }
-    FP9__UNROLL
-    for (unsigned half = 0; half < 2; half++) {
-        __m256i b[STREAMS];
+    for (size_t t = 0; t < tiles; t++) {
+        size_t words = FP9__VECTOR + t * FP9__TILE_BYTES;
         FP9__UNROLL
         for (unsigned i = 0; i < n; i++)
-            b[i] = _mm256_load_si256((const __m256i *)(at[i] + body + 32 * half));
-        FP9__UNROLL
-        for (unsigned k = 0; k < 4; k++) {
-            __m256 xk[FEW];
-            FP9__UNROLL
-            for (unsigned t = 0; t < tokens; t++) xk[t] = _mm256_broadcast_ss(x[t] + input + 4 * half + k);
-            FP9__UNROLL
-            for (unsigned i = 0; i < n; i++) {
-                __m256 w = fp9__weight(b[i], signs[i], k);
-                FP9__UNROLL
-                for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_fmadd_ps(w, xk[t], acc[i][t]);
-                signs[i] = _mm256_add_epi32(signs[i], signs[i]);
-            }
-        }
+            _mm_prefetch((const char *)(at[i] + AHEAD + t * FP9__TILE_BYTES), _MM_HINT_T0);
+        few_tile(at, words, signs, n, x, input + t * FP9_TILE_INPUTS, tokens, acc);
     }
 }
 
@@ -72,23 +87,21 @@ FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const f
         for (unsigned t = 0; t < tokens; t++) sum[i][t] = _mm256_setzero_ps();
     }
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
-        size_t group = fp9__group_tiles(tiles, first), signs = group * FP9__TILE_BODY;
+        size_t end = first + fp9__group_tiles(tiles, first);
         FP9__UNROLL
-        for (unsigned i = 0; i < n; i++) {
+        for (unsigned i = 0; i < n; i++) FP9__UNROLL
+        for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_setzero_ps();
+        for (size_t t = first; t < end; t += FP9__STRIP_TILES) {
+            size_t strip = end - t < FP9__STRIP_TILES ? end - t : FP9__STRIP_TILES;
+            few_strip(at, strip, n, x, t * FP9_TILE_INPUTS, tokens, acc);
             FP9__UNROLL
-            for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_setzero_ps();
-            _mm_prefetch((const char *)(at[i] + signs + AHEAD), _MM_HINT_T0); // the group's signs: two lines
-            _mm_prefetch((const char *)(at[i] + signs + 64 + AHEAD), _MM_HINT_T0);
+            for (unsigned i = 0; i < n; i++) at[i] += FP9__STRIP_BYTES;
         }
-        for (size_t t = 0; t < group; t++)
-            few_tile(at, t * FP9__TILE_BODY, signs + t * FP9__TILE_SIGN, n, x, (first + t) * FP9_TILE_INPUTS,
-                     tokens, acc);
         FP9__UNROLL
         for (unsigned i = 0; i < n; i++) {
             __m256 scale = _mm256_broadcast_ss(s[i].scales + first / FP9__GROUP_TILES);
             FP9__UNROLL
             for (unsigned t = 0; t < tokens; t++) sum[i][t] = _mm256_fmadd_ps(scale, acc[i][t], sum[i][t]);
-            at[i] += FP9__GROUP_BYTES;
         }
     }
     FP9__UNROLL
@@ -141,11 +154,8 @@ static void few_tokens(const struct stream *s, size_t n, size_t inputs, const st
 static void decode_group(const uint8_t *group, size_t tiles, float *w)
 {
     for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS * FP9_LANES) {
-        __m256 tile[8];
-        const uint8_t *body = group + t * FP9__TILE_BODY;
-        _mm_prefetch((const char *)(body + AHEAD), _MM_HINT_T0);
-        fp9__tile(body, group + tiles * FP9__TILE_BODY + t * FP9__TILE_SIGN, tile);
-        for (unsigned k = 0; k < 8; k++) _mm256_store_ps(w + 8 * k, tile[k]);
+        _mm_prefetch((const char *)(fp9__words(group, t) + AHEAD), _MM_HINT_T0);
+        fp9__tile(group, t, w, FP9_LANES);
     }
 }
 

@@ -3,25 +3,28 @@
  * Two loads of memory want opposite loop orders: a decode step reads every expert's panels once, in order, so
  * slices are the inner loop; a prefill step has hundreds of tokens whose sums must stay in L1, so slices are
  * the outer one. Both are one nest over chunks of slices: as many slices at a time as the sums' memory
- * allows. A tile is decoded into eight registers and used for all tokens of its expert. */
+ * allows. Products are made for groups of four row panels: four streams of weights with one token, 4 x 3
+ * accumulators with more, where a tile is decoded into L1 once for all tokens of its expert. */
 #include "fp9/fp9_avx2_tile.h"
 #include "fp9/fp9_down.h"
 
 enum {
-    CELLS = 4096,    // of 8 sums: 128 KiB of stack for slice sums and waiting nodes of the tree
-    HOT_CELLS = 384, // slice sums kept at a time: 12 KiB, leaves room in L1 for weights and activations
-    PANELS = 4, // row panels of a pass: long reads of each expert's panels; activations are read once for all
-    PAIRS = 4,  // x 2 panels: eight chains cover the FMA's latency
+    CELLS = 4096,     // of 8 sums: 128 KiB of stack for slice sums and waiting nodes of the tree
+    HOT_CELLS = 512,  // slice sums kept at a time: 16 KiB, leaves room in L1 for weights and activations
+    GROUP = 4,        // row panels of a product
+    MOST_PANELS = 32, // row panels of a pass: an expert's are read in one go
+    PAIRS = 3,        // x GROUP = 12 accumulators, which with 3 activations and a weight fill the registers
+    AHEAD = 2048,     // bytes of prefetch, as for the dots
 };
 
 struct nest {
     const struct fp9_down *d;
-    size_t tiles, panel_bytes;
+    size_t panel_bytes;
     size_t panel, panels; // row panels of this pass
     size_t token, tokens; // tokens of this pass
-    size_t width;         // cells of one slice: panels * tokens
-    __m256 *sums;         // (slices of a chunk, panels, tokens)
-    __m256 *waiting;      // (levels, panels, tokens): left children of the tree
+    size_t width;         // cells of one slice: tokens * panels
+    __m256 *sums;         // (slices of a chunk, tokens, panels)
+    __m256 *waiting;      // (levels, tokens, panels): left children of the tree
 };
 
 /* Pairs of expert e that belong to this pass's tokens. */
@@ -38,173 +41,138 @@ static size_t first_pair(const struct fp9_down *d, const struct fp9_down_expert 
     return low;
 }
 
-/* One pair, one slice of `panels` row panels: products straight from the registers the weights are made in.
- */
-FP9__INLINE void one_pair(const uint8_t *body, const uint8_t *sign, size_t panel_bytes, unsigned panels,
-                          const float *hs, const __m256 scale[], size_t tokens, __m256 *sums)
-{
-    __m256i signs[2];
-    __m256 blk[2];
-    FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) {
-        signs[p] = fp9__signs(sign + p * panel_bytes);
-        blk[p] = _mm256_setzero_ps();
-    }
-    FP9__UNROLL
-    for (unsigned half = 0; half < 2; half++) {
-        __m256i b[2];
-        FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++)
-            b[p] = _mm256_load_si256((const __m256i *)(body + p * panel_bytes + 32 * half));
-        FP9__UNROLL
-        for (unsigned k = 0; k < 4; k++) {
-            __m256 h = _mm256_broadcast_ss(hs + 4 * half + k);
-            FP9__UNROLL
-            for (unsigned p = 0; p < panels; p++) {
-                blk[p] = _mm256_fmadd_ps(fp9__weight(b[p], signs[p], k), h, blk[p]);
-                signs[p] = _mm256_add_epi32(signs[p], signs[p]);
-            }
-        }
-    }
-    FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++)
-        sums[p * tokens] = _mm256_fmadd_ps(scale[p], blk[p], sums[p * tokens]);
-}
-
-/* `tokens` neighbouring pairs with the decoded tiles of `panels` row panels. */
-FP9__INLINE void some_pairs(const float *w, unsigned panels, const __m256 scale[], const float *hs,
-                            unsigned pairs, const uint32_t *token, size_t first_token, size_t tokens,
-                            __m256 *sums)
-{
-    __m256 blk[2][PAIRS];
-    FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++) blk[p][q] = _mm256_setzero_ps();
-    FP9__UNROLL
-    for (unsigned k = 0; k < 8; k++) {
-        __m256 wk[2];
-        FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) wk[p] = _mm256_load_ps(w + 64 * p + 8 * k);
-        FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) {
-            __m256 h = _mm256_broadcast_ss(hs + 8 * q + k);
-            FP9__UNROLL
-            for (unsigned p = 0; p < panels; p++) blk[p][q] = _mm256_fmadd_ps(wk[p], h, blk[p][q]);
-        }
-    }
-    FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) {
-        __m256 *sum = sums + p * tokens + (token[q] - first_token);
-        *sum = _mm256_fmadd_ps(scale[p], blk[p][q], *sum);
-    }
-}
-
-/* All pairs of an expert with one slice's decoded tiles; a function of its own, or the compiler keeps the
- * tiles in registers that the sums need. */
-#define PAIRS_FUNCTION(P)                                                                                    \
-    static __attribute__((noinline)) void all_pairs_##P(                                                     \
-        const float *w, const float *scales, const float *hs, size_t pairs, const uint32_t *token,           \
-        size_t first_token, size_t tokens, __m256 *sums)                                                     \
-    {                                                                                                        \
-        const __m256 scale[2] = {_mm256_broadcast_ss(scales), _mm256_broadcast_ss(scales + 1)};              \
-        size_t q = 0;                                                                                        \
-        for (; q + PAIRS <= pairs; q += PAIRS)                                                               \
-            some_pairs(w, P, scale, hs + 8 * q, PAIRS, token + q, first_token, tokens, sums);                \
-        switch (pairs - q) {                                                                                 \
-        case 3:                                                                                              \
-            some_pairs(w, P, scale, hs + 8 * q, 3, token + q, first_token, tokens, sums);                    \
-            break;                                                                                           \
-        case 2:                                                                                              \
-            some_pairs(w, P, scale, hs + 8 * q, 2, token + q, first_token, tokens, sums);                    \
-            break;                                                                                           \
-        case 1:                                                                                              \
-            some_pairs(w, P, scale, hs + 8 * q, 1, token + q, first_token, tokens, sums);                    \
-            break;                                                                                           \
-        default:                                                                                             \
-            break;                                                                                           \
-        }                                                                                                    \
-    }
-PAIRS_FUNCTION(1)
-PAIRS_FUNCTION(2)
-
-/* What one expert adds to two row panels (or one, the last): pairs [from, to), slices [first, first + count).
- */
+/* What one expert adds to a group of row panels: pairs [from, to), slices [first, first + count). */
 struct share {
     const struct nest *nest;
-    const uint8_t *panel;   // of the first of the two
-    const char *ahead;      // the same panel of the expert that is read next
-    const float *scales[2]; // of the two panels' rows
-    size_t column;          // of slice 0 in its scale block
+    const uint8_t *panel; // of the group's first
+    const uint8_t *ahead; // what is read about AHEAD bytes later
+    const float *scales;  // of the group's row
+    size_t column;        // of slice 0 in its scale block
     size_t first, count, from, to;
-    __m256 *sums; // of the first panel and slice `first`
+    __m256 *sums; // of slice `first`, the pass's first token, the group's first panel
 };
 
-FP9__INLINE void prefetch(const struct share *h, unsigned panels, size_t body, size_t sign)
-{
-    for (unsigned p = 0; p < panels; p++) {
-        _mm_prefetch(h->ahead + p * h->nest->panel_bytes + body, _MM_HINT_T0);
-        if (sign % 64 == 0) _mm_prefetch(h->ahead + p * h->nest->panel_bytes + sign, _MM_HINT_T0);
-    }
-}
-
+/* One pair: products straight from the registers the weights are made in. */
 FP9__INLINE void share_one(const struct share *h, unsigned panels)
 {
     const struct nest *n = h->nest;
+    const size_t bytes = n->panel_bytes;
     const float *hs = n->d->hs + h->first * n->d->hs_stride + 8 * h->from;
-    __m256 *sums = h->sums + (n->d->token[h->from] - n->token);
+    __m256 *sums = h->sums + (n->d->token[h->from] - n->token) * n->panels;
     for (size_t s = h->first; s < h->first + h->count; s++, hs += n->d->hs_stride, sums += n->width) {
-        size_t body = fp9__body_offset(s), sign = fp9__sign_offset(n->tiles, s),
-               block = (h->column + 8 * s) / FP9_BLOCK;
-        __m256 scale[2];
+        const uint8_t *words = fp9__words(h->panel, s);
+        __m256i signs[GROUP];
+        __m256 blk[GROUP];
         FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) scale[p] = _mm256_broadcast_ss(h->scales[p] + block);
-        prefetch(h, panels, body, sign);
-        one_pair(h->panel + body, h->panel + sign, n->panel_bytes, panels, hs, scale, n->tokens, sums);
+        for (unsigned p = 0; p < panels; p++) {
+            _mm_prefetch((const char *)(fp9__words(h->ahead, s) + p * bytes), _MM_HINT_T0);
+            signs[p] = fp9__signs(h->panel + p * bytes, s);
+            blk[p] = _mm256_setzero_ps();
+        }
+        FP9__UNROLL
+        for (unsigned half = 0; half < 2; half++) {
+            __m256 x[4];
+            FP9__UNROLL
+            for (unsigned k = 0; k < 4; k++) x[k] = _mm256_broadcast_ss(hs + 4 * half + k);
+            FP9__UNROLL
+            for (unsigned p = 0; p < panels; p++) {
+                __m256i word = fp9__load(words + p * bytes + FP9__VECTOR * half);
+                __m256i mixed = _mm256_xor_si256(word, signs[p]);
+                signs[p] = _mm256_add_epi32(signs[p], signs[p]);
+                FP9__UNROLL
+                for (unsigned k = 0; k < 4; k++)
+                    blk[p] = _mm256_fmadd_ps(fp9__weight(word, mixed, k), x[k], blk[p]);
+            }
+        }
+        __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
+        FP9__UNROLL
+        for (unsigned p = 0; p < panels; p++) sums[p] = _mm256_fmadd_ps(scale, blk[p], sums[p]);
     }
 }
 
+/* `pairs` neighbouring pairs with the decoded tiles of `panels` row panels: w (8 inputs, panels). */
+FP9__INLINE void some_pairs(const float *w, unsigned panels, float scale, const float *hs, unsigned pairs,
+                            __m256 *const sums[])
+{
+    __m256 blk[PAIRS][GROUP];
+    FP9__UNROLL
+    for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) blk[q][p] = _mm256_setzero_ps();
+    FP9__UNROLL
+    for (unsigned k = 0; k < 8; k++) {
+        __m256 h[PAIRS];
+        FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) h[q] = _mm256_broadcast_ss(hs + 8 * q + k);
+        FP9__UNROLL
+        for (unsigned p = 0; p < panels; p++) {
+            __m256 wk = _mm256_load_ps(w + 8 * (panels * k + p));
+            FP9__UNROLL
+            for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_fmadd_ps(wk, h[q], blk[q][p]);
+        }
+    }
+    __m256 s = _mm256_set1_ps(scale);
+    FP9__UNROLL
+    for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) sums[q][p] = _mm256_fmadd_ps(s, blk[q][p], sums[q][p]);
+}
+
+/* Pairs in parts of three, the last of two; a single one only where there is no more. */
 FP9__INLINE void share_many(const struct share *h, unsigned panels)
 {
     const struct nest *n = h->nest;
-    const uint32_t *token = n->d->token + h->from;
-    float w[2 * 64] __attribute__((aligned(64))), scale[2] = {0, 0};
+    const uint32_t *token = n->d->token;
+    float w[GROUP * 64] __attribute__((aligned(64)));
     for (size_t s = h->first; s < h->first + h->count; s++) {
-        size_t body = fp9__body_offset(s), sign = fp9__sign_offset(n->tiles, s),
-               block = (h->column + 8 * s) / FP9_BLOCK;
-        prefetch(h, panels, body, sign);
+        const float *hs = n->d->hs + s * n->d->hs_stride;
+        __m256 *first = h->sums + (s - h->first) * n->width;
+        float scale = h->scales[(h->column + 8 * s) / FP9_BLOCK];
         for (unsigned p = 0; p < panels; p++) {
-            __m256 tile[8];
-            scale[p] = h->scales[p][block];
-            fp9__tile(h->panel + p * n->panel_bytes + body, h->panel + p * n->panel_bytes + sign, tile);
-            FP9__UNROLL
-            for (unsigned k = 0; k < 8; k++) _mm256_store_ps(w + 64 * p + 8 * k, tile[k]);
+            _mm_prefetch((const char *)(fp9__words(h->ahead, s) + p * n->panel_bytes), _MM_HINT_T0);
+            fp9__tile(h->panel + p * n->panel_bytes, s, w + 8 * p, 8 * panels);
         }
-        (panels > 1 ? all_pairs_2 : all_pairs_1)(w, scale, n->d->hs + s * n->d->hs_stride + 8 * h->from,
-                                                 h->to - h->from, token, n->token, n->tokens,
-                                                 h->sums + (s - h->first) * n->width);
+        for (size_t q = h->from; q < h->to;) {
+            size_t left = h->to - q, part = left == 2 || left == 4 ? 2 : left < PAIRS ? left : PAIRS;
+            __m256 *sums[PAIRS];
+            for (size_t i = 0; i < part; i++) sums[i] = first + (token[q + i] - n->token) * n->panels;
+            if (part == 3)
+                some_pairs(w, panels, scale, hs + 8 * q, 3, sums);
+            else if (part == 2)
+                some_pairs(w, panels, scale, hs + 8 * q, 2, sums);
+            else
+                some_pairs(w, panels, scale, hs + 8 * q, 1, sums);
+            q += part;
+        }
     }
 }
 
 /* Functions of their own, so that the compiler gives each all registers. */
-static __attribute__((noinline)) void share_one_1(const struct share *h)
+#define SHARE_FUNCTIONS(P)                                                                                   \
+    static __attribute__((noinline)) void share_one_##P(const struct share *h)                               \
+    {                                                                                                        \
+        share_one(h, P);                                                                                     \
+    }                                                                                                        \
+    static __attribute__((noinline)) void share_many_##P(const struct share *h)                              \
+    {                                                                                                        \
+        share_many(h, P);                                                                                    \
+    }
+SHARE_FUNCTIONS(1)
+SHARE_FUNCTIONS(4)
+
+static const uint8_t *panel_of(const struct nest *n, const struct fp9_down_expert *e, size_t p)
 {
-    share_one(h, 1);
+    return e->panels + (n->panel + p) * n->panel_bytes;
 }
 
-static __attribute__((noinline)) void share_one_2(const struct share *h)
+/* What is read about AHEAD bytes after row panel p of the pass: further on in a long panel, else some groups
+ * on, of this expert or of the next. */
+static const uint8_t *ahead_of(const struct nest *n, const struct fp9_down_expert *e, size_t p,
+                               const struct fp9_down_expert *next)
 {
-    share_one(h, 2);
-}
-
-static __attribute__((noinline)) void share_many_1(const struct share *h)
-{
-    share_many(h, 1);
-}
-
-static __attribute__((noinline)) void share_many_2(const struct share *h)
-{
-    share_many(h, 2);
+    if (n->panel_bytes > AHEAD) return panel_of(n, e, p) + AHEAD / FP9__STRIP_BYTES * FP9__STRIP_BYTES;
+    p += GROUP * (1 + AHEAD / (GROUP * n->panel_bytes));
+    if (p < n->panels) return panel_of(n, e, p);
+    p -= n->panels;
+    return panel_of(n, next, p < n->panels ? p : 0);
 }
 
 /* Adds expert e's part to the sums of slices [first, first + count). `next` is the expert read after it. */
@@ -212,21 +180,22 @@ static void expert_slices(const struct nest *n, const struct fp9_down_expert *e,
                           const struct fp9_down_expert *next)
 {
     struct share h = {.nest = n, .column = e->column, .first = first, .count = count};
-    h.from = first_pair(n->d, e, n->token);
-    h.to = first_pair(n->d, e, n->token + n->tokens);
+    h.from = n->tokens == n->d->tokens ? e->pair : first_pair(n->d, e, n->token);
+    h.to = n->tokens == n->d->tokens ? (size_t)e->pair + e->pairs : first_pair(n->d, e, n->token + n->tokens);
     if (h.from == h.to) return;
-    for (size_t p = 0; p < n->panels; p += 2) {
-        size_t row = n->panel + p;
-        unsigned panels = n->panels - p > 1 ? 2 : 1;
-        h.panel = e->panels + row * n->panel_bytes;
-        h.ahead = (const char *)next->panels + row * n->panel_bytes;
-        h.sums = n->sums + p * n->tokens;
-        for (unsigned i = 0; i < panels; i++)
-            h.scales[i] = e->scales + 8 * (row + i) / FP9_BLOCK * n->d->scale_stride;
-        if (h.to - h.from == 1)
-            (panels == 2 ? share_one_2 : share_one_1)(&h);
+    int one = h.to - h.from == 1;
+    for (size_t p = 0; p < n->panels;) {
+        size_t row = n->panel + p; // the panels of a whole group share their scales only where aligned
+        size_t group = n->panels - p >= GROUP && row % GROUP == 0 ? GROUP : 1;
+        h.panel = panel_of(n, e, p);
+        h.ahead = ahead_of(n, e, p, next);
+        h.sums = n->sums + p;
+        h.scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
+        if (group == GROUP)
+            (one ? share_one_4 : share_many_4)(&h);
         else
-            (panels == 2 ? share_many_2 : share_many_1)(&h);
+            (one ? share_one_1 : share_many_1)(&h);
+        p += group;
     }
 }
 
@@ -245,9 +214,9 @@ static unsigned add_nodes(const struct nest *n, size_t index, __m256 *sum)
 static void store_subtree(const struct nest *n, size_t subtree, const __m256 *sum)
 {
     float *out = n->d->out + subtree * n->d->out_subtree + n->token * n->d->out_token + 8 * n->panel;
-    for (size_t p = 0; p < n->panels; p++)
-        for (size_t t = 0; t < n->tokens; t++)
-            _mm256_storeu_ps(out + t * n->d->out_token + 8 * p, sum[p * n->tokens + t]);
+    for (size_t t = 0; t < n->tokens; t++)
+        for (size_t p = 0; p < n->panels; p++)
+            _mm256_storeu_ps(out + t * n->d->out_token + 8 * p, sum[t * n->panels + p]);
 }
 
 static void pass(const struct nest *n, size_t chunk)
@@ -273,17 +242,24 @@ static void pass(const struct nest *n, size_t chunk)
     }
 }
 
+/* As many row panels as let the sums of all slices stay in L1, in whole groups. */
+static size_t panels_of_pass(const struct fp9_down *d)
+{
+    size_t panels = HOT_CELLS / (d->slices * d->tokens) / GROUP * GROUP;
+    return panels < GROUP ? GROUP : panels > MOST_PANELS ? MOST_PANELS : panels;
+}
+
 static void rows(const struct fp9_down *d, size_t first, size_t count)
 {
     __m256 cells[CELLS];
-    size_t levels = 0;
-    while (d->slices >> levels) levels++; // more than any subtree has waiting nodes
-    size_t most = CELLS / (PANELS * (levels + 1));
+    size_t levels = 0, panels = panels_of_pass(d);
+    while (d->slices >> levels > 1) levels++; // as many as the largest subtree has waiting nodes
+    size_t most = CELLS / (panels * (levels + 1));
     size_t parts = (d->tokens + most - 1) / most;
-    struct nest n = {.d = d, .tiles = d->slices, .panel_bytes = fp9_panel_bytes(8 * d->slices)};
-    for (size_t p = 0; p < count; p += PANELS) {
+    struct nest n = {.d = d, .panel_bytes = fp9_panel_bytes(8 * d->slices)};
+    for (size_t p = 0; p < count; p += panels) {
         n.panel = first + p;
-        n.panels = count - p < PANELS ? count - p : PANELS;
+        n.panels = count - p < panels ? count - p : panels;
         for (size_t part = 0; part < parts; part++) {
             n.token = d->tokens * part / parts;
             n.tokens = d->tokens * (part + 1) / parts - n.token;

@@ -1,9 +1,8 @@
-/* fp9_avx2_tile.h: one tile's weights into fp32 registers, shared by the AVX2 files of fp9/.
+/* fp9_avx2_tile.h: packed weights into fp32 registers, shared by the AVX2 files of fp9/.
  *
- * Lanes are outputs. A 32-byte load holds four inputs of eight outputs; shift + and puts input k's body into
- * the float bits 20..27 (raw(w) of fp9.h): no widening of bytes and no half-float conversion. The sign byte
- * of a lane stands in bits 24..31 with input 0 on top; adding a register to itself moves the next sign up,
- * which runs on more ports than a shift. */
+ * Lanes are outputs. A word vector holds four inputs of eight outputs; each becomes raw(w) of fp9.h by at
+ * most one move and one mask, sign included (layout: fp9.h). S for the next word is S added to itself, which
+ * runs on more ports than a shift. 9 operations for 4 x 8 weights. */
 #ifndef FP9_FP9_AVX2_TILE_H
 #define FP9_FP9_AVX2_TILE_H
 
@@ -15,35 +14,49 @@
 /* Before a loop of constant length over registers: unrolled late, their array would stay in memory. */
 #define FP9__UNROLL _Pragma("GCC unroll 16")
 
-FP9__INLINE __m256i fp9__signs(const uint8_t *sign)
+FP9__INLINE __m256i fp9__load(const uint8_t *vector)
 {
-    return _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)sign)), 24);
+    return _mm256_load_si256((const __m256i *)vector);
 }
 
-/* Input k (0..3) of the four in `body`; the top bit of `signs` is its sign. */
-FP9__INLINE __m256 fp9__weight(__m256i body, __m256i signs, unsigned k)
+/* S as the first word of tile t wants it. */
+FP9__INLINE __m256i fp9__signs(const uint8_t *panel, size_t t)
 {
-    const __m256i body_bits = _mm256_set1_epi32(0x0ff00000), sign_bit = _mm256_set1_epi32((int)0x80000000);
-    __m256i w = k == 0   ? _mm256_slli_epi32(body, 20)
-                : k == 1 ? _mm256_slli_epi32(body, 12)
-                : k == 2 ? _mm256_slli_epi32(body, 4)
-                         : _mm256_srli_epi32(body, 4);
-    return _mm256_castsi256_ps(
-        _mm256_or_si256(_mm256_and_si256(w, body_bits), _mm256_and_si256(signs, sign_bit)));
+    __m128i shift = _mm_cvtsi32_si128((int)(2 * (t % FP9__STRIP_TILES)));
+    return _mm256_sll_epi32(fp9__load(panel + fp9__strip_offset(t)), shift);
 }
 
-/* All eight inputs of a tile. */
-FP9__INLINE void fp9__tile(const uint8_t *body, const uint8_t *sign, __m256 w[8])
+/* The words of tile t. */
+FP9__INLINE const uint8_t *fp9__words(const uint8_t *panel, size_t t)
 {
-    __m256i signs = fp9__signs(sign);
+    return panel + fp9__strip_offset(t) + FP9__VECTOR + t % FP9__STRIP_TILES * FP9__TILE_BYTES;
+}
+
+/* Input k (0..3) of a word; `mixed` is the word xor-ed with its S. */
+FP9__INLINE __m256 fp9__weight(__m256i word, __m256i mixed, unsigned k)
+{
+    const __m256i mask = _mm256_set1_epi32((int)0x8ff00000);
+    const __m256i rotate = _mm256_setr_epi8(1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12, 1, 2, 3, 0,
+                                            5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12);
+    __m256i w = k == 0   ? word
+                : k == 1 ? _mm256_slli_epi32(word, 16)
+                : k == 2 ? _mm256_slli_epi32(mixed, 8)
+                         : _mm256_shuffle_epi8(mixed, rotate);
+    return _mm256_castsi256_ps(_mm256_and_si256(w, mask));
+}
+
+/* All eight inputs of tile t, 8 floats each, `step` floats apart. */
+FP9__INLINE void fp9__tile(const uint8_t *panel, size_t t, float *w, size_t step)
+{
+    __m256i s = fp9__signs(panel, t);
+    const uint8_t *words = fp9__words(panel, t);
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
-        __m256i b = _mm256_load_si256((const __m256i *)(body + 32 * half));
+        __m256i word = fp9__load(words + half * FP9__VECTOR), mixed = _mm256_xor_si256(word, s);
         FP9__UNROLL
-        for (unsigned k = 0; k < 4; k++) {
-            w[4 * half + k] = fp9__weight(b, signs, k);
-            signs = _mm256_add_epi32(signs, signs);
-        }
+        for (unsigned k = 0; k < 4; k++)
+            _mm256_store_ps(w + (4 * half + k) * step, fp9__weight(word, mixed, k));
+        s = _mm256_add_epi32(s, s);
     }
 }
 

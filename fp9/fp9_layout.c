@@ -3,40 +3,111 @@
 
 #include <string.h>
 
+enum { WORDS = 8, PER_WORD = 4, LANE_INPUTS = WORDS * PER_WORD };
+
+/* Where the four weights of a word stand (sign and body in the shape of MASK, shifted or rotated), in its
+ * plain view (first two) and in its view xor-ed with the shifted signs. Both views together use all 32 bits;
+ * the four sign places belong to both, and S makes the difference there. */
+static const uint32_t MASK = 0x8ff00000u, PLAIN = 0x8ff08ff0u, BOTH = 0x80808080u;
+
+static uint32_t rotate_left(uint32_t x, unsigned n)
+{
+    return x << n | x >> (32 - n);
+}
+
+static uint32_t raw(uint16_t code)
+{
+    return (uint32_t)(code >> 8 & 1) << 31 | (uint32_t)(code & 0xff) << 20;
+}
+
+static void encode_lane(const uint16_t code[LANE_INPUTS], uint32_t *signs, uint32_t word[WORDS])
+{
+    uint32_t other[WORDS], s = 0;
+    for (unsigned j = 0; j < WORDS; j++) {
+        const uint16_t *c = code + PER_WORD * j;
+        word[j] = raw(c[0]) | raw(c[1]) >> 16;
+        other[j] = raw(c[2]) >> 8 | rotate_left(raw(c[3]), 8);
+        s |= ((word[j] ^ other[j]) & BOTH) >> j;
+    }
+    for (unsigned j = 0; j < WORDS; j++) word[j] |= (other[j] ^ s << j) & ~PLAIN;
+    *signs = s;
+}
+
+static uint16_t decode(uint32_t word, uint32_t signs, unsigned input)
+{
+    unsigned j = input / PER_WORD;
+    uint32_t v = word ^ signs << j, bits = 0;
+    switch (input % PER_WORD) {
+    case 0:
+        bits = word;
+        break;
+    case 1:
+        bits = word << 16;
+        break;
+    case 2:
+        bits = v << 8;
+        break;
+    case 3:
+        bits = rotate_left(v, 24);
+        break;
+    }
+    bits &= MASK;
+    return (uint16_t)(bits >> 31 << 8 | (bits >> 20 & 0xff));
+}
+
 size_t fp9_panel_bytes(size_t inputs)
 {
-    size_t tiles = fp9__tiles(inputs), rest = tiles % FP9__GROUP_TILES;
-    size_t bytes = tiles / FP9__GROUP_TILES * FP9__GROUP_BYTES;
-    return bytes + rest * FP9__TILE_BODY + (rest * FP9__TILE_SIGN + 63) / 64 * 64;
+    size_t tiles = fp9__tiles(inputs), rest = tiles % FP9__STRIP_TILES;
+    size_t bytes = fp9__strip_offset(tiles) + (rest ? FP9__VECTOR + rest * FP9__TILE_BYTES : 0);
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Words that the strip has: two per tile. */
+static unsigned strip_words(size_t inputs, size_t strip)
+{
+    size_t tiles = fp9__tiles(inputs) - strip * FP9__STRIP_TILES;
+    return 2 * (unsigned)(tiles < FP9__STRIP_TILES ? tiles : FP9__STRIP_TILES);
+}
+
+static uint32_t load(const uint8_t *strip, size_t vector, unsigned lane)
+{
+    uint32_t x;
+    memcpy(&x, strip + vector * FP9__VECTOR + 4 * lane, sizeof x);
+    return x;
+}
+
+static void put_lane(uint8_t *strip, unsigned words, unsigned lane, const uint16_t code[LANE_INPUTS])
+{
+    uint32_t signs, word[WORDS];
+    encode_lane(code, &signs, word);
+    memcpy(strip + 4 * lane, &signs, sizeof signs);
+    for (unsigned j = 0; j < words; j++)
+        memcpy(strip + (1 + j) * FP9__VECTOR + 4 * lane, &word[j], sizeof word[j]);
+}
+
+void fp9_panel_put_strip(uint8_t *panel, size_t inputs, size_t strip, const uint16_t code[256])
+{
+    unsigned words = strip_words(inputs, strip);
+    for (unsigned lane = 0; lane < FP9_LANES; lane++)
+        put_lane(panel + strip * FP9__STRIP_BYTES, words, lane, code + LANE_INPUTS * lane);
 }
 
 void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, uint16_t code)
 {
-    size_t tile = input / FP9_TILE_INPUTS, k = input % FP9_TILE_INPUTS;
-    panel[fp9__body_offset(tile) + k / 4 * 32 + lane * 4 + k % 4] = (uint8_t)code;
-    uint8_t *sign = panel + fp9__sign_offset(fp9__tiles(inputs), tile) + lane;
-    *sign = (uint8_t)(*sign | (code >> 8 & 1) << (7 - k));
-}
-
-void fp9_panel_put_tile(uint8_t *panel, size_t inputs, size_t tile, const uint16_t code[64])
-{
-    uint8_t *body = panel + fp9__body_offset(tile);
-    uint8_t *sign = panel + fp9__sign_offset(fp9__tiles(inputs), tile);
-    for (unsigned lane = 0; lane < FP9_LANES; lane++) {
-        unsigned signs = 0;
-        for (unsigned k = 0; k < FP9_TILE_INPUTS; k++) {
-            unsigned c = code[lane * 8 + k];
-            body[k / 4 * 32 + lane * 4 + k % 4] = (uint8_t)c;
-            signs = signs << 1 | (c >> 8 & 1);
-        }
-        sign[lane] = (uint8_t)signs;
-    }
+    size_t strip = input / FP9_STRIP_INPUTS;
+    uint8_t *at = panel + strip * FP9__STRIP_BYTES;
+    unsigned words = strip_words(inputs, strip);
+    uint16_t codes[LANE_INPUTS] = {0};
+    for (unsigned k = 0; k < PER_WORD * words; k++)
+        codes[k] = decode(load(at, 1 + k / PER_WORD, lane), load(at, 0, lane), k);
+    codes[input % LANE_INPUTS] = code;
+    put_lane(at, words, lane, codes);
 }
 
 uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsigned lane)
 {
-    size_t tile = input / FP9_TILE_INPUTS, k = input % FP9_TILE_INPUTS;
-    unsigned body = panel[fp9__body_offset(tile) + k / 4 * 32 + lane * 4 + k % 4];
-    unsigned sign = panel[fp9__sign_offset(fp9__tiles(inputs), tile) + lane] >> (7 - k) & 1;
-    return (uint16_t)(sign << 8 | body);
+    (void)inputs;
+    const uint8_t *strip = panel + input / FP9_STRIP_INPUTS * FP9__STRIP_BYTES;
+    unsigned k = input % LANE_INPUTS;
+    return decode(load(strip, 1 + k / PER_WORD, lane), load(strip, 0, lane), k);
 }

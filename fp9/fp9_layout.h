@@ -1,14 +1,18 @@
-/* fp9_layout.h: where a tile lies inside a panel, shared by the files of fp9/ (nobody else includes this). */
+/* fp9_layout.h: where a tile lies inside a panel, shared by the files of fp9/ (nobody else includes this).
+ *
+ * A tile is 8 inputs: word vectors 2 (t % 4) and 2 (t % 4) + 1 of strip t / 4. */
 #ifndef FP9_FP9_LAYOUT_H
 #define FP9_FP9_LAYOUT_H
 
 #include "fp9/fp9.h"
 
 enum {
-    FP9__GROUP_TILES = 16, // tiles of a group: one scale block
-    FP9__TILE_BODY = 64,   // bytes
-    FP9__TILE_SIGN = 8,
-    FP9__GROUP_BYTES = FP9__GROUP_TILES * (FP9__TILE_BODY + FP9__TILE_SIGN),
+    FP9__VECTOR = 32,      // bytes: 8 lanes
+    FP9__STRIP_TILES = 4,  //
+    FP9__TILE_BYTES = 64,  // two word vectors
+    FP9__GROUP_TILES = 16, // tiles of a scale block
+    FP9__STRIP_BYTES = FP9__VECTOR + FP9__STRIP_TILES * FP9__TILE_BYTES,
+    FP9__GROUP_BYTES = FP9__GROUP_TILES / FP9__STRIP_TILES * FP9__STRIP_BYTES,
 };
 
 static inline size_t fp9__tiles(size_t inputs)
@@ -22,16 +26,10 @@ static inline size_t fp9__group_tiles(size_t tiles, size_t first)
     return tiles - first < FP9__GROUP_TILES ? tiles - first : FP9__GROUP_TILES;
 }
 
-static inline size_t fp9__body_offset(size_t tile)
+/* Of the strip's vector S; the strip's words follow it. */
+static inline size_t fp9__strip_offset(size_t tile)
 {
-    return tile / FP9__GROUP_TILES * FP9__GROUP_BYTES + tile % FP9__GROUP_TILES * FP9__TILE_BODY;
-}
-
-static inline size_t fp9__sign_offset(size_t tiles, size_t tile)
-{
-    size_t first = tile - tile % FP9__GROUP_TILES;
-    return tile / FP9__GROUP_TILES * FP9__GROUP_BYTES + fp9__group_tiles(tiles, first) * FP9__TILE_BODY +
-           tile % FP9__GROUP_TILES * FP9__TILE_SIGN;
+    return tile / FP9__STRIP_TILES * FP9__STRIP_BYTES;
 }
 
 #endif

@@ -229,10 +229,10 @@ static void fill_cached(struct bench *b)
     b->cached = aligned(panels * panel + 4096); // the kernels prefetch a little beyond
     b->cached_plain = aligned(panels * 9 * b->o.hidden);
     for (size_t p = 0; p < panels; p++)
-        for (size_t tile = 0; tile < b->o.hidden / 8; tile++) {
-            uint16_t code[64];
-            for (size_t i = 0; i < 64; i++) code[i] = (uint16_t)(below(b, 2) << 8 | (8 + below(b, 240)));
-            fp9_panel_put_tile(b->cached + p * panel, b->o.hidden, tile, code);
+        for (size_t strip = 0; strip < b->o.hidden / 32; strip++) {
+            uint16_t code[256];
+            for (size_t i = 0; i < 256; i++) code[i] = (uint16_t)(below(b, 2) << 8 | (8 + below(b, 240)));
+            fp9_panel_put_strip(b->cached + p * panel, b->o.hidden, strip, code);
         }
     for (size_t i = 0; i < panels * 9 * b->o.hidden; i++) b->cached_plain[i] = (uint8_t)(8 + below(b, 240));
 }

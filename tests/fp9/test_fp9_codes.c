@@ -125,22 +125,22 @@ static void layout_round_trip(void **state)
         assert_int_equal(bytes % 64, 0);
         if (n % 128 == 0) assert_int_equal(bytes, n * 9);
         uint8_t *panel = aligned_bytes(bytes), *tiled = aligned_bytes(bytes);
-        uint16_t *codes = calloc((n + 7) / 8 * 64, sizeof *codes); // (tile, lane, k)
+        uint16_t *codes = calloc((n + 31) / 32 * 256, sizeof *codes); // (strip, lane, k)
         uint64_t seed = n;
         memset(panel, 0, bytes);
         memset(tiled, 0, bytes);
         for (size_t input = 0; input < n; input++)
             for (unsigned lane = 0; lane < 8; lane++) {
                 uint16_t code = random_code(&seed);
-                codes[input / 8 * 64 + lane * 8 + input % 8] = code;
+                codes[input / 32 * 256 + lane * 32 + input % 32] = code;
                 fp9_panel_set(panel, n, input, lane, code);
             }
-        for (size_t tile = 0; tile < (n + 7) / 8; tile++)
-            fp9_panel_put_tile(tiled, n, tile, codes + 64 * tile);
+        for (size_t strip = 0; strip < (n + 31) / 32; strip++)
+            fp9_panel_put_strip(tiled, n, strip, codes + 256 * strip);
         for (size_t input = 0; input < n; input++)
             for (unsigned lane = 0; lane < 8; lane++)
                 assert_int_equal(fp9_panel_get(panel, n, input, lane),
-                                 codes[input / 8 * 64 + lane * 8 + input % 8]);
+                                 codes[input / 32 * 256 + lane * 32 + input % 32]);
         assert_memory_equal(panel, tiled, bytes);
         free(panel);
         free(tiled);

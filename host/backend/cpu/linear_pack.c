@@ -80,25 +80,42 @@ struct pack_job {
     uint64_t *bad; // (panels) 1 + element index of the panel's first bad weight, or 0
 };
 
+static void note_bad(const struct pack_job *j, size_t panel, size_t o, size_t i)
+{
+    if (j->bad[panel] == 0) j->bad[panel] = 1 + o * j->l->inputs + i;
+}
+
+static void pack_fp9(const struct pack_job *j, size_t panel)
+{
+    const struct linear *l = j->l;
+    size_t rows = l->outputs - 8 * panel < 8 ? l->outputs - 8 * panel : 8;
+    for (size_t first = 0; first < l->inputs; first += FP9_STRIP_INPUTS) {
+        size_t n = l->inputs - first < FP9_STRIP_INPUTS ? l->inputs - first : FP9_STRIP_INPUTS;
+        uint16_t code[FP9_LANES * FP9_STRIP_INPUTS] = {0};
+        for (size_t r = 0; r < rows; r++)
+            for (size_t k = 0; k < n; k++) {
+                size_t o = 8 * panel + r, i = first + k;
+                if (fp9_from_e4m3(j->w->data[o * l->inputs + i], &code[r * FP9_STRIP_INPUTS + k]))
+                    note_bad(j, panel, o, i);
+            }
+        fp9_panel_put_strip(l->data + panel * l->panel_bytes, l->inputs, first / FP9_STRIP_INPUTS, code);
+    }
+}
+
 static void pack_task(void *arg, size_t panel, unsigned worker)
 {
     (void)worker;
     const struct pack_job *j = arg;
     const struct linear *l = j->l;
+    if (l->kind == LINEAR_FP9) {
+        pack_fp9(j, panel);
+        return;
+    }
     for (size_t o = 8 * panel; o < 8 * panel + 8 && o < l->outputs; o++)
         for (size_t i = 0; i < l->inputs; i++) {
-            int ok;
-            if (l->kind == LINEAR_FP9) {
-                uint16_t code = 0;
-                ok = fp9_from_e4m3(j->w->data[o * l->inputs + i], &code) == 0;
-                if (ok)
-                    fp9_panel_set(l->data + panel * l->panel_bytes, l->inputs, i, (unsigned)(o % 8), code);
-            } else {
-                float x = element(j->w, o, i);
-                ok = isfinite(x);
-                put_float(l, o, i, x);
-            }
-            if (!ok && j->bad[panel] == 0) j->bad[panel] = 1 + o * l->inputs + i;
+            float x = element(j->w, o, i);
+            if (!isfinite(x)) note_bad(j, panel, o, i);
+            put_float(l, o, i, x);
         }
 }
 
