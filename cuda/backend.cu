@@ -15,7 +15,17 @@
 #define DEVICE_DEADLINE_NS (30ull * 1000000000u) // a step on the device
 #define FLAG_STRIDE 65536u                       // distance of the flags of two jobs
 
-enum lane_state { LANE_FREE, LANE_RUNNING, LANE_PUBLISHED, LANE_DONE, LANE_FAILED };
+/* A lane moves inside poll only: a follower that must not enter a layer yet is held back by not being polled.
+ */
+enum lane_state {
+    LANE_FREE,
+    LANE_STARTED,
+    LANE_RESUMED,
+    LANE_RUNNING,
+    LANE_PUBLISHED,
+    LANE_DONE,
+    LANE_FAILED
+};
 
 struct lane_job {
     enum lane_state state;
@@ -311,11 +321,19 @@ static uint32_t load_flag(const uint32_t *p)
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
-static int launch(struct cuda_backend *c, uint32_t lane, struct error *err)
+/* What start or resume asked for: the graph is launched or let on, or the next step's kernels are launched.
+ */
+static int advance(struct cuda_backend *c, uint32_t lane, struct error *err)
 {
+    struct lane *l = &c->lane[lane];
     struct lane_job *j = &c->job[lane];
+    const bool begin = j->state == LANE_STARTED;
+    j->state = LANE_RUNNING;
     j->since_ns = j->asked_ns = clock_ns();
-    return chain_step(&c->lane[lane], &j->k, &j->last, err);
+    store_flag(&l->c->resume, j->base + j->step);
+    if (!j->graph) return chain_step(l, &j->k, &j->last, err);
+    if (!begin) return 0;
+    return gpu_check(cudaGraphLaunch(lane_graph(l, &j->k), l->stream), err, "cudaGraphLaunch");
 }
 
 static int check_job(struct cuda_backend *c, uint32_t lane, const struct backend_job *job, struct error *err)
@@ -364,13 +382,9 @@ static int cuda_start(struct backend *b, uint32_t lane, const struct backend_job
     store_flag(&l->c->abort, 0);
     store_flag(&l->c->fault, 0);
     j->k = chain_begin(l, job->kind, job->position, job->tokens, job->logits_from);
-    cudaGraphExec_t graph = lane_graph(l, &j->k);
-    j->graph = graph != nullptr;
-    j->since_ns = j->asked_ns = clock_ns();
-    j->state = LANE_RUNNING;
-    rc = graph ? gpu_check(cudaGraphLaunch(graph, l->stream), err, "cudaGraphLaunch") : launch(c, lane, err);
-    if (rc) j->state = LANE_FREE, c->broken = true;
-    return rc;
+    j->graph = lane_graph(l, &j->k) != nullptr;
+    j->state = LANE_STARTED;
+    return 0;
 }
 
 /* Layer of step `step` of a job (the first is 1), or the number of layers when it is the last one. */
@@ -426,6 +440,8 @@ static enum backend_event cuda_poll(struct backend *b, uint32_t lane, struct mlp
     struct lane_job *j = &c->job[lane];
     if (j->state == LANE_FAILED) return fail(c, j, err);
     if (j->state == LANE_DONE) return BACKEND_DONE;
+    if ((j->state == LANE_STARTED || j->state == LANE_RESUMED) && advance(c, lane, &j->failure))
+        return fail(c, j, err);
     if (j->state == LANE_RUNNING) {
         if ((int32_t)(load_flag(&l->c->published) - (j->base + j->step + 1)) < 0) return busy(c, lane, err);
         j->step++;
@@ -444,12 +460,7 @@ static enum backend_event cuda_poll(struct backend *b, uint32_t lane, struct mlp
 
 static void cuda_resume(struct backend *b, uint32_t lane)
 {
-    struct cuda_backend *c = self(b);
-    struct lane_job *j = &c->job[lane];
-    store_flag(&c->lane[lane].c->resume, j->base + j->step);
-    j->state = LANE_RUNNING;
-    j->since_ns = j->asked_ns = clock_ns();
-    if (!j->graph && launch(c, lane, &j->failure)) j->state = LANE_FAILED, c->broken = true;
+    self(b)->job[lane].state = LANE_RESUMED;
 }
 
 static const float *cuda_logits(struct backend *b, uint32_t lane, uint32_t row)
@@ -463,7 +474,7 @@ static void cuda_cancel(struct backend *b, uint32_t lane)
     struct cuda_backend *c = self(b);
     struct lane *l = &c->lane[lane];
     struct lane_job *j = &c->job[lane];
-    if (j->state == LANE_RUNNING || j->state == LANE_PUBLISHED) {
+    if (j->state == LANE_RUNNING || j->state == LANE_PUBLISHED || j->state == LANE_RESUMED) {
         store_flag(&l->c->abort, 1);
         const uint64_t start = clock_ns();
         cudaError_t e;

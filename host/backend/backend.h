@@ -14,7 +14,8 @@
  * key; for the MTP layer as well; and the final-norm hidden state of recent positions, which MTP jobs
  * read. Positions are simply overwritten: a rejected draft needs no call to undo it. A job at position p
  * may rely on every position < p having been written, in a layer by the time it enters that layer: two lanes
- * may carry neighbouring positions of one sequence if the later one never overtakes. */
+ * may carry neighbouring positions of one sequence if the later one never overtakes. So that the engine can
+ * see to that, a lane advances in poll only: start and resume do not let it enter a layer. */
 #ifndef DUCKD_HOST_BACKEND_BACKEND_H
 #define DUCKD_HOST_BACKEND_BACKEND_H
 

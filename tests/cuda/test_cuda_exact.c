@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -152,6 +153,57 @@ static void test_cancel(void **state)
     bed_close(&bed);
 }
 
+/* Polls a lane until it publishes or is done, and answers. */
+static bool next_step(struct bed *bed, uint32_t lane)
+{
+    struct error err = {""};
+    struct mlp_step step;
+    enum backend_event e;
+    while ((e = ops->poll(bed->b, lane, &step, &err)) == BACKEND_BUSY) {
+    }
+    if (e == BACKEND_FAILED) fail_msg("%s", err.text);
+    if (e == BACKEND_DONE) return false;
+    feed_forward_answer(bed->mlp, &step);
+    ops->resume(bed->b, lane);
+    return true;
+}
+
+/* Two neighbouring positions on two lanes: a lane that is not polled must not enter a layer, whatever time
+ * passes. */
+static void test_followers(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct error err = {""};
+    bed_open(&bed, ops, "models/duckling", KV_BF16, 2, CHUNK);
+    const size_t vocab = bed.model.config.vocab_size;
+    float *want = malloc(2 * vocab * sizeof *want);
+    struct text alone, together;
+    const uint32_t p = 300;
+    make_text(&bed, &alone, 3, p);
+    make_text(&bed, &together, 3, p);
+    for (uint32_t r = 0; r < 2; r++) {
+        const struct backend_job job = {BACKEND_MAIN, alone.seq, p + r, 1, alone.ids + p + r, 0};
+        bed_run(&bed, 0, &job);
+        memcpy(want + r * vocab, ops->logits(bed.b, 0, 0), vocab * sizeof *want);
+    }
+    for (uint32_t r = 0; r < 2; r++) {
+        const struct backend_job job = {BACKEND_MAIN, together.seq, p + r, 1, together.ids + p + r, 0};
+        if (ops->start(bed.b, r, &job, &err)) fail_msg("%s", err.text);
+    }
+    const struct timespec pause = {.tv_nsec = 5000000};
+    for (bool first = true, second = true; first || second;) {
+        nanosleep(&pause, NULL); // long enough for a lane that did not wait to have gone ahead
+        if (first) first = next_step(&bed, 0);
+        nanosleep(&pause, NULL);
+        if (second) second = next_step(&bed, 1);
+    }
+    same(&bed, 0, 0, want, "the position before");
+    same(&bed, 1, 0, want + vocab, "the position behind");
+    free(want);
+    bed_close(&bed);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -187,10 +239,11 @@ int main(void)
         return SKIPPED;
     }
     enum { CASES = sizeof cases / sizeof cases[0] };
-    struct CMUnitTest tests[CASES + 2];
+    struct CMUnitTest tests[CASES + 3];
     for (size_t i = 0; i < CASES; i++)
         tests[i] = (struct CMUnitTest){cases[i].dir, test_exact, NULL, NULL, (void *)(uintptr_t)&cases[i]};
     tests[CASES] = (struct CMUnitTest){"cancel", test_cancel, NULL, NULL, NULL};
     tests[CASES + 1] = (struct CMUnitTest){"refusals", test_refusals, NULL, NULL, NULL};
-    return _cmocka_run_group_tests("cuda-exact", tests, CASES + 2, NULL, NULL) != 0;
+    tests[CASES + 2] = (struct CMUnitTest){"followers", test_followers, NULL, NULL, NULL};
+    return _cmocka_run_group_tests("cuda-exact", tests, CASES + 3, NULL, NULL) != 0;
 }
