@@ -26,8 +26,8 @@ esac
 # shellcheck source=tools/setup.sh
 . "$(dirname "$0")/setup.sh"
 
-TEST_PACKAGES=""
-if ! command -v npm >/dev/null; then TEST_PACKAGES="nodejs npm"; fi
+TEST_PACKAGES="iproute2 ethtool procps" # net tests: namespaces, veth cables
+if ! command -v npm >/dev/null; then TEST_PACKAGES="$TEST_PACKAGES nodejs npm"; fi
 # shellcheck disable=SC2086
 install_packages $BUILD_PACKAGES $TEST_PACKAGES
 build "$preset"

@@ -2,12 +2,14 @@
 #include "host/flock/flock.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "host/flock/load.h"
 #include "host/flock/spec.h"
 #include "host/flock/transport.h"
+#include "host/util/log.h"
 
 struct flock {
     struct model_config config;
@@ -15,6 +17,7 @@ struct flock {
     struct flock_spec spec;
     struct plan plan;
     struct transport *transport;
+    bool opened;
 };
 
 static int make_plan(struct flock *f, bool mtp, struct error *err)
@@ -54,6 +57,7 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
     rc = flock_load(f->transport, &f->plan, o->model, o->pool, err);
     if (rc == 0 && f->transport->ops->loaded) rc = f->transport->ops->loaded(f->transport, err);
     if (rc != 0) goto fail;
+    f->opened = true;
     *out = f;
     return 0;
 fail:
@@ -61,9 +65,23 @@ fail:
     return rc;
 }
 
+/* What every duck has done, with -v: the proof where experts were computed. */
+static void say_stats(const struct flock *f)
+{
+    for (uint32_t i = 0; i < f->plan.ducks; i++) {
+        struct duck_stats s;
+        flock_duck_stats(f, i, &s);
+        if (s.steps == 0) continue;
+        log_detail("%s: %" PRIu64 " steps, %" PRIu64
+                   " expert reads, %.1f MB of weights read, %.1f ms computing",
+                   s.name, s.steps, s.expert_reads, (double)s.expert_bytes / 1e6, (double)s.compute_ns / 1e6);
+    }
+}
+
 void flock_close(struct flock *f)
 {
     if (!f) return;
+    if (f->opened) say_stats(f);
     if (f->transport) f->transport->ops->close(f->transport);
     plan_free(&f->plan);
     flock_spec_free(&f->spec);

@@ -16,7 +16,7 @@
 #define SPEC_MAX_BYTES (1u << 20)
 #define DEFAULT_LOCAL_DUCKS 1u // one duck's tasks keep all threads busy; more ducks only add vectors to sum
 
-static const struct transport_ops *const transports[] = {&transport_local, &transport_udp};
+static const struct transport_ops *const transports[] = {&transport_local, &transport_udp, &transport_dpdk};
 #define TRANSPORTS (sizeof transports / sizeof *transports)
 
 static int allocate(struct flock_spec *s, uint32_t ducks, struct error *err)
@@ -116,7 +116,7 @@ static int find_transport(struct flock_spec *s, const cJSON *root, const char *n
         if (strcmp(transports[i]->name, item->valuestring) == 0) s->transport = transports[i];
     }
     if (s->transport) return 0;
-    return error_set(err, -EINVAL, "%s: unknown transport %s; this duckd has: local, udp", name,
+    return error_set(err, -EINVAL, "%s: unknown transport %s; this duckd has: local, udp, dpdk", name,
                      json_show(item).s);
 }
 

@@ -45,9 +45,27 @@ static bool reach(struct net_flock *f, enum net_duck_state state, uint64_t ms,
     return true;
 }
 
+/* Frames and losses, with -v. */
+static void say_counters(const struct net_flock *f)
+{
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        const struct net_duck *d = &f->duck[i];
+        const struct net_counters *c = &d->count;
+        log_detail(
+            "%s: %llu frames in, %llu MB out alone, asked again %llu, served again %llu, steps repeated "
+            "%llu, chunks repeated %llu, duplicates %llu, late %llu",
+            net_duck_name(d).s, (unsigned long long)c->frames_in,
+            (unsigned long long)(c->bytes_out / 1000000), (unsigned long long)c->resend_asked,
+            (unsigned long long)c->resend_served, (unsigned long long)c->steps_repeated,
+            (unsigned long long)c->chunks_repeated, (unsigned long long)c->duplicates,
+            (unsigned long long)c->late);
+    }
+}
+
 static void net_close(struct transport *t)
 {
     struct net_transport *n = (struct net_transport *)t;
+    if (atomic_load(&n->f.goal) == NET_RUN) say_counters(&n->f);
     if (n->running) {
         net_set_goal(&n->f, NET_CLOSE);
         atomic_store(&n->f.failed, false); // a failed flock is closed as well
@@ -98,6 +116,11 @@ static int find(struct transport **out, struct flock_spec *spec, const struct tr
 static int find_udp(struct transport **out, struct flock_spec *spec, struct error *err)
 {
     return find(out, spec, &transport_udp, &net_backend_udp, err);
+}
+
+static int find_dpdk(struct transport **out, struct flock_spec *spec, struct error *err)
+{
+    return find(out, spec, &transport_dpdk, &net_backend_dpdk, err);
 }
 
 /* ---- opening ---- */
@@ -249,6 +272,19 @@ const struct transport_ops transport_udp = {
     .name = "udp",
     .network = true,
     .find = find_udp,
+    .open = net_open,
+    .close = net_close,
+    .load = net_transport_load,
+    .loaded = net_loaded,
+    .submit = net_transport_submit,
+    .poll = net_transport_poll,
+    .stats = net_stats,
+};
+
+const struct transport_ops transport_dpdk = {
+    .name = "dpdk",
+    .network = true,
+    .find = find_dpdk,
     .open = net_open,
     .close = net_close,
     .load = net_transport_load,

@@ -1,0 +1,49 @@
+/* dpdk.h: shared by the files of host/flock/dpdk only: the ports of a net_flock as DPDK devices. */
+#ifndef DUCKD_HOST_FLOCK_DPDK_DPDK_H
+#define DUCKD_HOST_FLOCK_DPDK_DPDK_H
+
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+
+#include "host/flock/dpdk/frame.h"
+#include "host/flock/net/backend.h"
+
+#define DPDK_BURST 32u
+#define DPDK_PENDING 128u // frames handed over and not yet taken by the device
+
+/* One port: a device, its worker's state, and the tap behind it. Owned by the worker while it runs. */
+struct dpdk_port {
+    struct net_port *port;
+    const struct net_port_config *config;
+    uint16_t device, tap; // RTE_MAX_ETHPORTS: none
+    struct rte_mempool *pool;
+    struct frame_self self;
+    struct rte_mbuf *room; // for the next frame
+    struct rte_mbuf *pending[DPDK_PENDING];
+    uint16_t pendings;
+    bool poll; // never sleep
+    bool up;   // link, as last said
+    _Atomic bool *stop;
+    _Atomic uint64_t other, dropped; // frames that were not ours; that the device did not take
+};
+
+/* device.c */
+int dpdk_port_open(struct dpdk_port *p, struct error *err);
+void dpdk_port_close(struct dpdk_port *p);
+/* Says when the link has changed. */
+void dpdk_port_watch(struct dpdk_port *p);
+
+/* worker.c */
+int dpdk_work(void *port); // an lcore's main function
+
+/* eal.c: makes the arguments of rte_eal_init(); lcores of the ports are mapped onto the CPUs there are. */
+#define EAL_ARGUMENTS 96
+struct eal_arguments {
+    int count;
+    char *argument[EAL_ARGUMENTS];
+    char text[EAL_ARGUMENTS][192];
+    unsigned main_lcore;
+};
+int eal_arguments_make(struct eal_arguments *a, const struct net_config *c, struct error *err);
+
+#endif

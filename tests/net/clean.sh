@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# clean.sh: four ducks in two domains through DPDK: logits and text are those of local ducks, bit for bit.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+make_namespace
+for k in 0 1; do
+    bridge $k
+    for i in 1 2; do duck $k $i 64M; done
+done
+flock_file flock 2 2
+for dtype in f32 bf16 fp8; do
+    compare_logits flock --wire-activation $dtype
+    [ "$reads_net" -eq "$reads_local" ] || fail "$reads_net expert reads on the network, $reads_local with as many local ducks"
+done
+compare_text flock -p "hello there" -n 60 --temperature 0
+echo "ok"

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# faults.sh: as clean.sh, over a wire that loses 1 %, repeats 1 %, delays 5 % of all frames by up to 2 ms both ways
+# and loses whole broadcasts; one duck is stopped for 300 ms, twice.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+make_namespace
+for k in 0 1; do
+    bridge $k apart
+    veth "w$k" "w${k}b"
+    x ip link set "w${k}b" master "br$k"
+    for i in 1 2; do duck $k $i 64M; done
+done
+ip netns exec "$ns" "$build/tests/wire-faults" 7 0.01 0.01 0.05 2000 0.02 p0b w0 p1b w1 >"$work/wire.log" 2>&1 &
+wire=$!
+pids+=("$wire")
+flock_file flock 2 2
+compare_logits flock --wire-activation bf16
+(for _ in 1 2; do
+    sleep 0.7
+    kill -STOP "${pids[1]}"
+    sleep 0.3
+    kill -CONT "${pids[1]}"
+done) &
+compare_text flock -p "hello there" -n 200 --ignore-eos --temperature 0
+[ "$(counter "$work/net.log" "asked again")" -gt 0 ] || fail "nothing was asked for again"
+wait $!
+kill "$wire"
+wait "$wire" || true
+cat "$work/wire.log"
+if grep -q " 0 lost\| 0 broadcasts" "$work/wire.log"; then fail "the wire has lost nothing"; fi
+echo "ok"

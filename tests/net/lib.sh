@@ -1,0 +1,140 @@
+# shellcheck shell=bash
+# lib.sh: what the tests on a real network share: a network namespace with bridges, ducks, flock files.
+#
+# usage of every test: TEST.sh BUILD_DIR. Everything lives in one namespace and one temporary folder, both removed
+# at the end; only processes started here are ended.
+set -euo pipefail
+
+build=$(cd "$1" && pwd)
+work=$(mktemp -d /tmp/duckd-net-XXXXXX)
+ns=duckd-$$
+pids=()
+have_ns=0
+
+cleanup() {
+    local status=$?
+    set +e
+    for p in "${pids[@]}"; do
+        kill -CONT "$p" 2>/dev/null
+        kill "$p" 2>/dev/null
+    done
+    for p in "${pids[@]}"; do wait "$p" 2>/dev/null; done
+    [ $have_ns -eq 1 ] && ip netns del "$ns"
+    if [ $status -ne 0 ] && [ $status -ne 77 ]; then
+        tail -n 5 "$work"/*.log >&2
+    fi
+    rm -rf "$work"
+    exit $status
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+
+fail() {
+    echo "FAIL: $*" >&2
+    exit 1
+}
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+(umask 077 && echo 00112233445566778899aabbccddeeff >"$work/key")
+
+# What the namespace's tests run in.
+x() { ip netns exec "$ns" "$@"; }
+
+make_namespace() {
+    [ "$(id -u)" -eq 0 ] || skip "needs root: network namespaces, raw frames"
+    command -v ethtool >/dev/null || skip "needs ethtool: apt-get install ethtool"
+    ip netns add "$ns" 2>"$work/ns.log" || skip "network namespaces cannot be made here: $(cat "$work/ns.log")"
+    have_ns=1
+    x sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+}
+
+# veth A B: a cable between two interfaces; checksums as on a real one.
+veth() {
+    x ip link add "$1" type veth peer name "$2"
+    for i in "$1" "$2"; do
+        x ethtool -K "$i" tx off rx off >/dev/null 2>&1 || fail "checksum offload of $i cannot be switched off"
+        x ip link set "$i" up
+    done
+}
+
+# bridge K: the switch of domain K, with the host's port pK in it.
+bridge() {
+    x ip link add "br$1" type bridge forward_delay 0 stp_state 0 mcast_snooping 0
+    x ip link set "br$1" up
+    veth "p$1" "p$1b"
+    [ "${2-}" = apart ] || x ip link set "p$1b" master "br$1"
+}
+
+# duck K I MEMORY: duck I of domain K, 10.21.K.(100 + I).
+duck() {
+    veth "d$1_$2" "d$1_$2b"
+    x ip link set "d$1_$2b" master "br$1"
+    ip netns exec "$ns" "$build/duck-linux" --interface "d$1_$2" --address "10.21.$1.$((100 + $2))" \
+        --mac "02:00:00:00:0$1:0$2" --key "$work/key" --memory "$3" --name "d$1-$2" >"$work/duck$1_$2.log" 2>&1 &
+    pids+=($!)
+}
+
+# flock_file NAME DOMAINS DUCKS [EXTRA]: ports p0 .. as DPDK devices.
+flock_file() {
+    local k i comma=
+    {
+        echo "{\"transport\": \"dpdk\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"memory_mb\": 128, ${4-}"
+        echo "\"ports\": ["
+        for ((k = 0; k < $2; k++)); do
+            echo "$comma{\"device\": \"net_af_packet$k,iface=p$k\", \"lcore\": $((2 * k + 2)), \"address\": \"10.21.$k.1/24\","
+            printf '"ducks": ['
+            comma=
+            for ((i = 1; i <= $3; i++)); do
+                printf '%s{"address": "10.21.%d.%d"}' "$comma" "$k" $((100 + i))
+                comma=", "
+            done
+            echo "]}"
+            comma=,
+        done
+        echo "]}"
+    } >"$work/$1"
+}
+
+# The sum of all ducks' expert reads in a -v log.
+expert_reads() {
+    awk '/ steps, [0-9]+ expert reads/ { for (i = 2; i < NF; i++) if ($i == "steps,") n += $(i + 1) } END { print n + 0 }' "$1"
+}
+
+# counter FILE NAME: the sum of one counter of all ducks in a -v log, e.g. "asked again".
+counter() { sed -n "s/.*$2 \([0-9]*\),.*/\1/p" "$1" | awk '{ n += $1 } END { print n + 0 }'; }
+
+# local_duckd ARGUMENT...: with local ducks; net_duckd FLOCK ARGUMENT...: with the network's.
+local_duckd() { timeout 60 "$build/duckd" "$@" --flock local:4 -v 2>"$work/local.log"; }
+net_duckd() {
+    local flock=$1
+    shift
+    timeout 60 ip netns exec "$ns" "$build/duckd" "$@" --flock "$work/$flock" -v 2>"$work/net.log" ||
+        fail "duckd $* with $flock ended with $?: $(tail -n 3 "$work/net.log")"
+}
+
+# compare_logits FLOCK OPTION...: logits bit for bit, and who has computed the experts.
+compare_logits() {
+    local flock=$1
+    shift
+    echo '[0,5,9,14,22,31,47,60,73,90,101,117]' >"$work/tokens"
+    local_duckd logits "$@" --tokens "$work/tokens" --out "$work/local.f32"
+    reads_local=$(expert_reads "$work/local.log")
+    net_duckd "$flock" logits "$@" --tokens "$work/tokens" --out "$work/net.f32"
+    reads_net=$(expert_reads "$work/net.log")
+    cmp "$work/local.f32" "$work/net.f32" || fail "logits differ from those of local ducks"
+    [ "$reads_net" -gt 0 ] || fail "the ducks say that they have computed nothing"
+    echo "logits equal bit for bit; expert reads: $reads_net on the network, $reads_local with 4 local ducks"
+}
+
+compare_text() {
+    local flock=$1
+    shift
+    local_duckd generate "$@" >"$work/local.txt"
+    net_duckd "$flock" generate "$@" >"$work/net.txt"
+    cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks"
+    grep -h "tok/s" "$work/net.log"
+}

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# restart.sh: a daemon is killed and comes back: nothing is sent again. A second one is refused while the first works.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+make_namespace
+bridge 0
+for i in 1 2 3; do duck 0 $i 64M; done
+flock_file flock 1 3
+
+# Another host on the same switch.
+veth q0 q0b
+x ip link set q0b master br0
+sed 's/iface=p0/iface=q0/;s,10.21.0.1/24,10.21.0.2/24,' "$work/flock" >"$work/second"
+
+ip netns exec "$ns" "$build/duckd" generate -p "hello there" -n 3000 --ignore-eos --temperature 0 --flock "$work/flock" -v \
+    >"$work/first.txt" 2>"$work/first.log" &
+first=$!
+pids+=("$first")
+for ((n = 0; n < 100; n++)); do
+    if grep -q "model loaded" "$work/first.log"; then break; fi
+    sleep 0.1
+done
+grep -q "weights: [1-9][0-9]* units sent, 0 were held" "$work/first.log" || fail "the first daemon: $(cat "$work/first.log")"
+if timeout 30 ip netns exec "$ns" "$build/duckd" generate -p x -n 1 --flock "$work/second" >/dev/null 2>"$work/second.log"; then
+    fail "a second daemon was let in"
+fi
+grep "is in use: the host 10.21.0.1 holds it" "$work/second.log" || fail "the second daemon: $(cat "$work/second.log")"
+kill -9 "$first" || fail "the first daemon has ended early: $(tail -n 3 "$work/first.log")"
+wait "$first" 2>/dev/null || true
+
+compare_text flock -p "hello there" -n 20 --temperature 0
+grep "weights: 0 units sent, [1-9][0-9]* were held already" "$work/net.log" || fail "after kill -9: $(cat "$work/net.log")"
+compare_text flock -p "hello there" -n 20 --temperature 0
+grep -q "weights: 0 units sent" "$work/net.log" || fail "after an orderly end: $(cat "$work/net.log")"
+
+# Without its manifest it cannot know, and sends everything.
+rm -r "$work/state"
+compare_text flock -p "hello there" -n 20 --temperature 0
+grep "weights: [1-9][0-9]* units sent, 0 were held" "$work/net.log" || fail "without a manifest: $(cat "$work/net.log")"
+echo "ok"

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# udp.sh: three ducks behind UDP sockets of the loopback interface: no root, no DPDK.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+port=$((20000 + $$ % 20000))
+for i in 1 2 3; do
+    "$build/duck-linux" --udp "127.0.0.1$i" --port "$port" --key "$work/key" --memory 64M --name "duck-$i" >"$work/duck$i.log" 2>&1 &
+    pids+=($!)
+done
+cat >"$work/flock" <<EOF
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state",
+ "ports": [{"address": "127.0.0.1", "ducks": [{"address": "127.0.0.11:$port"}, {"address": "127.0.0.12:$port"},
+                                              {"address": "127.0.0.13:$port"}]}]}
+EOF
+net_duckd() {
+    shift
+    timeout 60 "$build/duckd" "$@" --flock "$work/flock" -v 2>"$work/net.log" ||
+        fail "duckd $* ended with $?: $(tail -n 3 "$work/net.log")"
+}
+for dtype in f32 bf16 fp8; do compare_logits flock --wire-activation $dtype; done
+grep -q "weights: 0 units sent" "$work/net.log" || fail "the third daemon has sent weights again"
+compare_text flock -p "hello there" -n 40 --temperature 0
+
+# A wrong key: nobody answers, and that is said.
+(umask 077 && echo ffffffffffffffffffffffffffffffff >"$work/other_key")
+sed "s,$work/key,$work/other_key,;s/\"ports\"/\"find_ms\": 500, \"ports\"/" "$work/flock" >"$work/wrong"
+if timeout 20 "$build/duckd" generate -p x -n 1 --flock "$work/wrong" >/dev/null 2>"$work/wrong.log"; then
+    fail "a wrong key was taken"
+fi
+grep -q "3 of 3 ducks have not answered" "$work/wrong.log" || fail "a wrong key: $(cat "$work/wrong.log")"
+
+# A duck that dies is named.
+(sleep 1 && kill -9 "${pids[1]}") &
+if timeout 30 "$build/duckd" generate -p "hello" -n 3000 --ignore-eos --flock "$work/flock" >/dev/null 2>"$work/dead.log"; then
+    fail "a dead duck was not missed"
+fi
+grep -q "duck 1 (.*127.0.0.12.*) has not answered for" "$work/dead.log" || fail "a dead duck: $(tail -n 3 "$work/dead.log")"
+echo "ok"
