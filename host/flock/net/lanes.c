@@ -79,6 +79,27 @@ static int waiting_lane(const struct net_flock *f)
     return oldest;
 }
 
+static uint64_t between(uint64_t from, uint64_t to)
+{
+    return to > from ? to - from : 0; // results may overtake the last port's broadcast
+}
+
+static void count_times(struct net_flock *f, const struct net_slot *s)
+{
+    struct net_times *t = &f->times;
+    uint64_t sent = atomic_load_explicit(&s->sent_ns, memory_order_relaxed);
+    uint64_t first = atomic_load_explicit(&s->first_result_ns, memory_order_relaxed);
+    uint64_t last = atomic_load_explicit(&s->last_result_ns, memory_order_relaxed);
+    t->steps++;
+    t->prepare_ns += between(s->begun_ns, s->published_ns);
+    t->send_ns += between(s->published_ns, sent);
+    t->judge_wait_ns += between(sent, first);
+    t->fetch_ns += between(first, last);
+    t->reduce_ns += between(last, atomic_load_explicit(&s->reduced_ns, memory_order_relaxed));
+    if (f->last_done_ns) t->judge_gap_ns += between(f->last_done_ns, s->published_ns);
+    if (last > f->last_done_ns) f->last_done_ns = last;
+}
+
 /* Takes complete steps back and publishes what fits. */
 static void pump(struct net_flock *f, uint64_t now)
 {
@@ -87,7 +108,7 @@ static void pump(struct net_flock *f, uint64_t now)
         if (!s->step || s->counted || atomic_load_explicit(&s->blocks_left, memory_order_acquire)) continue;
         s->counted = true;
         f->lane[s->lane].pending--;
-        f->times.steps++;
+        count_times(f, s);
     }
     bool news = false;
     for (int lane; (lane = waiting_lane(f)) >= 0; news = true) {

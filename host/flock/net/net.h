@@ -76,6 +76,7 @@ struct net_result {
 };
 
 #define NET_ACTIVE_PUTS 16u
+#define NET_RECENT 256u // steps of a duck whose compute times are remembered
 
 struct net_duck {
     uint32_t index;
@@ -118,6 +119,7 @@ struct net_duck {
     struct net_result *result;  // (slots)
     uint64_t ack_ns, answer_ns; // usual times: step sent -> ack, ack -> all results
     struct net_counters count;
+    _Atomic uint32_t recent_us[NET_RECENT]; // compute times, the newest overwrites the oldest
 };
 
 struct net_port {
@@ -156,7 +158,7 @@ struct net_slot {
     _Atomic uint32_t blocks_left;    // blocks not yet added up; 0: y is written
     _Atomic uint32_t users;          // ports that have not sent it and ducks that have not finished it
     uint64_t begun_ns, published_ns; // for timing
-    _Atomic uint64_t sent_ns, first_result_ns, reduced_ns;
+    _Atomic uint64_t sent_ns, first_result_ns, last_result_ns, reduced_ns;
 };
 
 struct net_lane {
@@ -166,9 +168,16 @@ struct net_lane {
     uint32_t next_token, pending; // tokens not yet published from here on; blocks on their way
 };
 
-/* Times of steps, summed: what `-v` shows. */
+/* Where steps spend their time, summed over steps: what `-v` shows. */
 struct net_times {
-    uint64_t steps, prepare_ns, send_ns, judge_wait_ns, fetch_ns, reduce_ns, judge_gap_ns;
+    uint64_t steps;
+    uint64_t prepare_ns;    // rounding and packing, engine thread
+    uint64_t send_ns;       // published -> last frame handed to the last port's device
+    uint64_t judge_wait_ns; // -> first result: the ducks compute
+    uint64_t fetch_ns;      // -> last result
+    uint64_t reduce_ns;     // adding up the last block of rows
+    uint64_t
+        judge_gap_ns; // last result of one step -> the next one is published: the ducks have nothing to do
 };
 
 struct net_flock {
@@ -196,7 +205,7 @@ struct net_flock {
     uint64_t submissions;
     _Atomic uint32_t published;
     struct net_times times;
-    uint64_t last_done_ns;
+    uint64_t last_done_ns; // when the newest step that has been taken back was done
 
     _Atomic int goal;
     _Atomic bool failed;

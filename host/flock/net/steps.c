@@ -87,7 +87,7 @@ static void broadcast(struct net_port *p, uint64_t now, uint64_t *deadline)
             }
             p->next_fragment++;
         }
-        atomic_store_explicit(&s->sent_ns, now, memory_order_relaxed);
+        atomic_store_explicit(&s->sent_ns, clock_ns(), memory_order_relaxed);
         p->next_fragment = 0;
         p->sent++;
         atomic_fetch_sub_explicit(&s->users, 1, memory_order_acq_rel);
@@ -203,8 +203,13 @@ static void place(struct net_duck *d, struct net_slot *s, const struct net_resul
     wire_unpack(f->result, payload, 1, (size_t)part.tokens * part.rows, values);
     uint32_t block =
         fragment / r->plan.groups / r->plan.subtrees * r->plan.groups + fragment % r->plan.groups;
+    if (atomic_load_explicit(&s->first_result_ns, memory_order_relaxed) == 0)
+        atomic_store_explicit(&s->first_result_ns, clock_ns(), memory_order_relaxed);
     if (atomic_fetch_sub_explicit(&s->left[block], 1, memory_order_acq_rel) != 1) return;
+    bool last = atomic_load_explicit(&s->blocks_left, memory_order_relaxed) == 1;
+    if (last) atomic_store_explicit(&s->last_result_ns, clock_ns(), memory_order_relaxed);
     reduce(d->port, s, &part);
+    if (last) atomic_store_explicit(&s->reduced_ns, clock_ns(), memory_order_relaxed);
     if (atomic_fetch_sub_explicit(&s->blocks_left, 1, memory_order_acq_rel) == 1) step_complete(f);
 }
 
@@ -272,6 +277,9 @@ void net__done(struct net_duck *d, uint32_t step, const struct wire_done *done, 
     net__count(&d->count.steps, 1);
     net__count(&d->count.experts, done->experts);
     net__count(&d->count.expert_bytes, done->bytes);
+    atomic_store_explicit(
+        &d->recent_us[atomic_load_explicit(&d->count.steps, memory_order_relaxed) % NET_RECENT],
+        done->compute_us, memory_order_relaxed);
     net__count(&d->count.compute_us, done->compute_us);
     net__count(&d->count.wait_us, done->wait_us);
     finish_if_whole(d, r);

@@ -45,6 +45,36 @@ static bool reach(struct net_flock *f, enum net_duck_state state, uint64_t ms,
     return true;
 }
 
+static int ascending(const void *a, const void *b)
+{
+    const uint32_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* Where the time of a step goes, with -v. */
+static void say_times(const struct net_flock *f)
+{
+    const struct net_times *t = &f->times;
+    size_t n = 0;
+    uint32_t *us = malloc((size_t)f->ducks * NET_RECENT * sizeof *us);
+    for (uint32_t i = 0; us && i < f->ducks; i++) {
+        uint64_t steps = atomic_load(&f->duck[i].count.steps);
+        for (uint32_t k = 0; k < NET_RECENT && k < steps; k++)
+            us[n++] = atomic_load(&f->duck[i].recent_us[k]);
+    }
+    if (t->steps && n) {
+        qsort(us, n, sizeof *us, ascending);
+        double k = 1e3 * (double)t->steps;
+        log_detail("a step in us: prepare %.1f, send %.1f, judge_wait %.1f, fetch %.1f, reduce %.1f, "
+                   "judge_gap %.1f; "
+                   "duck p50 %u, p90 %u, max %u; %llu steps",
+                   (double)t->prepare_ns / k, (double)t->send_ns / k, (double)t->judge_wait_ns / k,
+                   (double)t->fetch_ns / k, (double)t->reduce_ns / k, (double)t->judge_gap_ns / k, us[n / 2],
+                   us[n * 9 / 10], us[n - 1], (unsigned long long)t->steps);
+    }
+    free(us);
+}
+
 /* Frames and losses, with -v. */
 static void say_counters(const struct net_flock *f)
 {
@@ -65,7 +95,10 @@ static void say_counters(const struct net_flock *f)
 static void net_close(struct transport *t)
 {
     struct net_transport *n = (struct net_transport *)t;
-    if (atomic_load(&n->f.goal) == NET_RUN) say_counters(&n->f);
+    if (atomic_load(&n->f.goal) == NET_RUN) {
+        say_times(&n->f);
+        say_counters(&n->f);
+    }
     if (n->running) {
         net_set_goal(&n->f, NET_CLOSE);
         atomic_store(&n->f.failed, false); // a failed flock is closed as well
