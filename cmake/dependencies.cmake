@@ -26,3 +26,11 @@ find_path(GNU_EFI_INCLUDE efi/efi.h)
 if(NOT GNU_EFI_INCLUDE)
   message(FATAL_ERROR "GNU-EFI is missing: apt-get install gnu-efi  (or run tools/demo.sh, which installs everything)")
 endif()
+
+# llhttp comes as C sources without a library; host/http compiles them where they are installed.
+find_path(LLHTTP_INCLUDE llhttp.h PATHS /usr/share/include /usr/include PATH_SUFFIXES llhttp)
+find_file(LLHTTP_MAIN llhttp/llhttp.c PATHS /usr/share /usr/local/share)
+get_filename_component(LLHTTP_SOURCE "${LLHTTP_MAIN}" DIRECTORY)
+if(NOT LLHTTP_INCLUDE OR NOT LLHTTP_MAIN)
+  message(FATAL_ERROR "llhttp is missing: apt-get install node-llhttp  (or run tools/demo.sh, which installs everything)")
+endif()

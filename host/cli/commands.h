@@ -12,6 +12,7 @@ int command_chat(const struct options *o, struct error *err);
 int command_bench(const struct options *o, int argc, char **argv, struct error *err);
 int command_logits(const struct options *o, struct error *err);
 int command_eval(const struct options *o, struct error *err);
+int command_serve(const struct options *o, struct error *err);
 int command_tokenize(const struct options *o, struct error *err);
 
 #endif

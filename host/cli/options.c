@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static_assert(sizeof((struct options){0}.given) >= 48, "one entry per row of the table");
+static_assert(sizeof((struct options){0}.given) >= 64, "one entry per row of the table");
 
 struct chunk { // of options->memory
     struct chunk *next;
@@ -30,6 +30,7 @@ void options_free(struct options *o)
         free(c);
     }
     free(o->stop.item);
+    free(o->cors.item);
     free(o->bias);
     *o = (struct options){0};
 }

@@ -21,6 +21,7 @@ enum command {
     COMMAND_LOGITS = 1 << 3,
     COMMAND_EVAL = 1 << 4,
     COMMAND_TOKENIZE = 1 << 5,
+    COMMAND_SERVE = 1 << 8,
 };
 
 enum option_origin { GIVEN_NOT, GIVEN_CONFIG, GIVEN_COMMAND_LINE };
@@ -62,7 +63,12 @@ struct options {
     int64_t last; // 0: not given
     bool no_history;
 
-    unsigned char given[64]; // per row of the table: enum option_origin
+    // who may ask, and how much at once
+    const char *listen, *api_keys, *model_name;
+    struct string_list cors;
+    int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s;
+
+    unsigned char given[128]; // per row of the table: enum option_origin
     void *memory;            // of the strings above that do not live in argv
 };
 

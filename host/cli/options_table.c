@@ -1,7 +1,8 @@
 /* options_table.c: the one table of options, and the one of commands. What is not here does not exist. */
 #include "host/cli/options.h"
 
-#define ENGINE (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH | COMMAND_LOGITS | COMMAND_EVAL)
+#define ENGINE                                                                                               \
+    (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH | COMMAND_LOGITS | COMMAND_EVAL | COMMAND_SERVE)
 #define ALL (ENGINE | COMMAND_TOKENIZE)
 #define ANSWERS (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH)
 #define AT(field) offsetof(struct options, field)
@@ -152,6 +153,98 @@ const struct option_row options__table[] = {
      .commands = COMMAND_CHAT,
      .offset = AT(no_history),
      .help = "neither read nor write the history of your lines ($XDG_STATE_HOME/duckd/chat_history)"},
+
+    // serve
+    {.heading = "Who may ask",
+     .name = "listen",
+     .kind = OPTION_TEXT,
+     .commands = COMMAND_SERVE,
+     .offset = AT(listen),
+     .argument = "ADDRESS:PORT",
+     .help = "where to listen (default 127.0.0.1:8080; port 0 takes a free one and says which)"},
+    {.name = "api-keys",
+     .kind = OPTION_TEXT,
+     .commands = COMMAND_SERVE,
+     .offset = AT(api_keys),
+     .argument = "F",
+     .help = "file with an API key per line; without it every request is taken"},
+    {.name = "cors",
+     .kind = OPTION_LIST,
+     .commands = COMMAND_SERVE,
+     .offset = AT(cors),
+     .argument = "ORIGIN",
+     .help = "web pages of this origin may call too (https://chat.example, * for all); may be repeated "
+             "(default: only pages of this server)"},
+    {.name = "model-name",
+     .kind = OPTION_TEXT,
+     .commands = COMMAND_SERVE,
+     .offset = AT(model_name),
+     .argument = "NAME",
+     .help = "what the API calls the model (default: the name of its directory)"},
+    {.heading = "How much at once",
+     .name = "lanes",
+     .kind = OPTION_WHOLE,
+     .commands = COMMAND_SERVE,
+     .offset = AT(lanes),
+     .argument = "N",
+     .low = 1,
+     .high = 256,
+     .preset = 16,
+     .help = "requests computed side by side (default 16)"},
+    {.name = "queue",
+     .kind = OPTION_WHOLE,
+     .commands = COMMAND_SERVE,
+     .offset = AT(queue),
+     .argument = "N",
+     .high = 10000,
+     .preset = 64,
+     .help = "requests that may wait behind them; more are answered with 429 (default 64)"},
+    {.name = "connections",
+     .kind = OPTION_WHOLE,
+     .commands = COMMAND_SERVE,
+     .offset = AT(connections),
+     .argument = "N",
+     .low = 1,
+     .high = 100000,
+     .preset = 512,
+     .help = "open connections (default 512)"},
+    {.name = "max-body",
+     .kind = OPTION_WHOLE,
+     .commands = COMMAND_SERVE,
+     .offset = AT(max_body_mb),
+     .argument = "MB",
+     .low = 1,
+     .high = 1024,
+     .preset = 8,
+     .help = "largest request body (default 8)"},
+    {.name = "request-timeout",
+     .kind = OPTION_WHOLE,
+     .commands = COMMAND_SERVE,
+     .offset = AT(request_timeout_s),
+     .argument = "S",
+     .low = 1,
+     .high = 86400,
+     .preset = 20,
+     .help = "seconds within which a request's headers must be complete; its body gets ten times that "
+             "(default 20)"},
+    {.name = "idle-timeout",
+     .kind = OPTION_WHOLE,
+     .commands = COMMAND_SERVE,
+     .offset = AT(idle_timeout_s),
+     .argument = "S",
+     .low = 1,
+     .high = 86400,
+     .preset = 75,
+     .help = "seconds that a connection may wait for its next request (default 75)"},
+    {.name = "drain-timeout",
+     .kind = OPTION_WHOLE,
+     .commands = COMMAND_SERVE,
+     .offset = AT(drain_timeout_s),
+     .argument = "S",
+     .low = 0,
+     .high = 86400,
+     .preset = 10,
+     .help = "seconds that running requests get to finish after SIGTERM (default 10)"},
 
     // how the answer is made
     {.heading = "How to answer",
@@ -371,6 +464,11 @@ const struct option_row options__table[] = {
 const size_t options__rows = sizeof options__table / sizeof options__table[0];
 
 const struct command_row options__commands[] = {
+    {COMMAND_SERVE, "serve", "[--listen ADDRESS:PORT]", "OpenAI-compatible HTTP server and chat page",
+     "Serves the model over HTTP: an OpenAI-compatible API under /v1, a chat page at /, /health and "
+     "/metrics. "
+     "A request that says nothing about sampling gets what the model's generation_config.json suggests. "
+     "SIGTERM (or Ctrl-C) lets running requests finish; a second one does not."},
     {COMMAND_GENERATE, "generate", "-p TEXT | --prompt-file F | --tokens F", "answer one prompt on stdout",
      "Answers one prompt on stdout, as the tokens come. Ctrl-C ends the answer early and keeps what is there "
      "(status 130)."},

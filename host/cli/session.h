@@ -26,6 +26,7 @@ struct session {
     int32_t think, end_think; // -1: the model has none
     bool mtp;                 // load and use the MTP layer
     struct sampling sampling; // bias: points into the options
+    uint32_t lanes;           // 0: the engine's default
     struct engine *engine;    // NULL before session_load()
 };
 

@@ -104,6 +104,30 @@ static void format_progress(const struct progress *p, double done, uint64_t now,
              decimals, p->total / p->scale, p->unit, rate / p->scale, p->unit, eta);
 }
 
+static struct {
+    pthread_mutex_t mutex;
+    double done, total, eta_s;
+} latest = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void remember(const struct progress *p, double done, uint64_t now)
+{
+    double seconds = (double)(now - p->started_ns) / SECOND_NS;
+    pthread_mutex_lock(&latest.mutex);
+    latest.done = done;
+    latest.total = p->total;
+    latest.eta_s = done > 0 && done < p->total ? seconds * (p->total - done) / done : 0;
+    pthread_mutex_unlock(&latest.mutex);
+}
+
+void progress_look(double *done, double *total, double *eta_s)
+{
+    pthread_mutex_lock(&latest.mutex);
+    *done = latest.done;
+    *total = latest.total;
+    *eta_s = latest.eta_s;
+    pthread_mutex_unlock(&latest.mutex);
+}
+
 void progress_update(struct progress *p, double done)
 {
     progress__update_at(p, done, clock_ns());
@@ -111,6 +135,7 @@ void progress_update(struct progress *p, double done)
 
 void progress__update_at(struct progress *p, double done, uint64_t now)
 {
+    remember(p, done, now);
     if (!shown(LOG_NOTICE)) return;
     if (now - p->started_ns < QUIET_NS) return;
     if (pthread_mutex_trylock(&mutex) != 0) return; // somebody is writing: the next update will do

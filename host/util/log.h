@@ -27,6 +27,10 @@ void progress_begin(struct progress *p, const char *what, const char *unit, doub
 void progress_update(struct progress *p, double done);
 void progress_end(struct progress *p);
 
+/* How far the operation reported last is, shown or not: amounts as given, seconds left. Zeros before the
+ * first one. */
+void progress_look(double *done, double *total, double *eta_s);
+
 /* progress_update() with the clock as an argument, for tests. */
 void progress__update_at(struct progress *p, double done, uint64_t now_ns);
 

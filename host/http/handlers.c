@@ -1,0 +1,134 @@
+/* handlers.c: the short answers: health, models, tokenize, the chat page. */
+#include "host/http/handlers.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "host/http/page_html.h"
+#include "host/http/request_body.h"
+#include "host/http/routes.h"
+#include "host/util/clock.h"
+#include "host/util/log.h"
+
+void handle_page(struct connection *c, const char *rest)
+{
+    (void)rest;
+    connection_reply(c, 200, "text/html; charset=utf-8",
+                     "Cache-Control: no-cache\r\n"
+                     "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; "
+                     "style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; "
+                     "form-action 'none'; frame-ancestors 'none'\r\n"
+                     "Referrer-Policy: no-referrer\r\n",
+                     page_html, sizeof page_html);
+}
+
+static void reply_loading(struct connection *c)
+{
+    struct buffer b = {0};
+    double done = 0, total = 0, eta = 0;
+    progress_look(&done, &total, &eta);
+    buffer_text(&b, "{\"status\":\"loading\",\"percent\":");
+    buffer_json_number(&b, total > 0 ? 100 * done / total : 0, 1);
+    buffer_text(&b, ",\"eta_s\":");
+    if (total > 0 && done > 0)
+        buffer_json_number(&b, eta, 1);
+    else
+        buffer_text(&b, "null");
+    buffer_text(&b, ",\"error\":{\"message\":\"the model is still loading\",\"type\":\"server_error\","
+                    "\"param\":null,\"code\":\"loading\"}}");
+    connection_reply(c, 503, "application/json", "Retry-After: 1\r\n", b.data, b.length);
+    buffer_free(&b);
+}
+
+void handle_health(struct connection *c, const char *rest)
+{
+    (void)rest;
+    struct server *s = c->server;
+    struct api_problem p;
+    if (s->draining) {
+        api_problem_set(&p, 503, "shutting_down", NULL, "the server is shutting down");
+        api_reply_problem(c, &p);
+        return;
+    }
+    if (worker_state(s->worker, NULL) == WORKER_LOADING) {
+        reply_loading(c);
+        return;
+    }
+    struct buffer b = {0};
+    buffer_text(&b, "{\"status\":\"ok\",\"model\":");
+    buffer_json_string(&b, s->o->model_name, strlen(s->o->model_name));
+    buffer_printf(&b, ",\"requests\":%u}", s->outstanding);
+    api_reply_json(c, 200, &b);
+}
+
+static void put_model(struct buffer *b, const struct server *s)
+{
+    const char *name = s->o->model_name;
+    buffer_text(b, "{\"id\":");
+    buffer_json_string(b, name, strlen(name));
+    buffer_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"duckd\",\"max_model_len\":%u}",
+                  (long long)s->started_at, s->o->config->max_positions);
+}
+
+void handle_models(struct connection *c, const char *rest)
+{
+    (void)rest;
+    struct buffer b = {0};
+    buffer_text(&b, "{\"object\":\"list\",\"data\":[");
+    put_model(&b, c->server);
+    buffer_text(&b, "]}");
+    api_reply_json(c, 200, &b);
+}
+
+void handle_model(struct connection *c, const char *rest)
+{
+    const char *name = c->server->o->model_name;
+    size_t length = strcspn(rest, "?#");
+    if (length != strlen(name) || memcmp(rest, name, length) != 0) {
+        struct api_problem p;
+        api_problem_set(&p, 404, "model_not_found", "model", "there is no model '%.*s' here, only '%s'",
+                        (int)(length < 100 ? length : 100), rest, name);
+        api_reply_problem(c, &p);
+        return;
+    }
+    struct buffer b = {0};
+    put_model(&b, c->server);
+    api_reply_json(c, 200, &b);
+}
+
+static int tokenize(const struct http_options *o, const cJSON *body, struct ids *ids, struct api_problem *p)
+{
+    const cJSON *content = cJSON_GetObjectItemCaseSensitive(body, "content");
+    const cJSON *special = cJSON_GetObjectItemCaseSensitive(body, "allow_special");
+    struct error err;
+    if (!cJSON_IsString(content))
+        return api_problem_set(p, 400, "invalid_value", "content", "content must be a string");
+    if (special && !cJSON_IsNull(special) && !cJSON_IsBool(special))
+        return api_problem_set(p, 400, "invalid_value", "allow_special",
+                               "allow_special must be true or false");
+    if (tokenizer_encode(o->tokenizer, content->valuestring, strlen(content->valuestring),
+                         cJSON_IsTrue(special), ids, &err))
+        return api_problem_set(p, 500, NULL, NULL, "%s", err.text);
+    return 0;
+}
+
+void handle_tokenize(struct connection *c, const char *rest)
+{
+    (void)rest;
+    struct api_problem p;
+    struct ids ids = {0};
+    cJSON *body = NULL;
+    int rc = body_parse(&c->request, &body, &p);
+    if (!rc) rc = tokenize(c->server->o, body, &ids, &p);
+    cJSON_Delete(body);
+    if (rc) {
+        api_reply_problem(c, &p);
+    } else {
+        struct buffer b = {0};
+        buffer_text(&b, "{\"tokens\":[");
+        for (size_t i = 0; i < ids.count; i++) buffer_printf(&b, i ? ",%d" : "%d", ids.id[i]);
+        buffer_printf(&b, "],\"count\":%zu}", ids.count);
+        api_reply_json(c, 200, &b);
+    }
+    ids_free(&ids);
+}

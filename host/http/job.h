@@ -1,0 +1,82 @@
+/* job.h: one generation on its way between the HTTP thread and the engine thread.
+ *
+ * Made, filled and freed by the HTTP thread. Between worker_submit() and the moment the HTTP thread takes its
+ * `finished` output, the engine thread uses the upper part; `cancelled` may be set by anyone at any time.
+ * Output is collected in `out` under the worker's mutex until the HTTP thread takes it: what a slow reader
+ * has not taken piles up in one place, not as a queue of messages. */
+#ifndef DUCKD_HOST_HTTP_JOB_H
+#define DUCKD_HOST_HTTP_JOB_H
+
+#include <stdatomic.h>
+
+#include "host/engine/engine.h"
+#include "host/engine/stop_strings.h"
+#include "host/http/buffer.h"
+#include "host/text/tokenizer.h"
+
+#define JOB_MAX_TOP_LOGPROBS 20u
+
+struct token_logprob {
+    int32_t id;
+    float logprob;
+    uint32_t top_count;
+    int32_t top_id[JOB_MAX_TOP_LOGPROBS];
+    float top[JOB_MAX_TOP_LOGPROBS];
+};
+
+struct job_output {
+    struct buffer reasoning, content; // whole UTF-8 characters; reasoning comes before content
+    struct token_logprob *logprob;    // (logprob_count)
+    size_t logprob_count, logprob_capacity;
+    uint32_t prefill_done, prefill_total;
+    bool finished; // the last output; result is set
+    struct generation_result result;
+    uint32_t reasoning_tokens;
+};
+void job_output_free(struct job_output *o);
+
+struct job {
+    // what is asked: set before worker_submit()
+    struct ids prompt;
+    uint32_t max_tokens; // 0: as many as positions allow
+    struct sampling sampling;
+    struct logit_bias *bias;
+    struct stop_strings *stop;
+    bool logprobs;
+    uint32_t top_logprobs;
+    bool thinking; // the prompt ends inside <think>
+    bool plain;    // thoughts and their marks are text like any other
+    void *owner;   // the HTTP thread's; the engine thread never looks
+
+    // the engine thread's
+    struct generation *generation;
+    struct job *next;
+    struct worker *worker;
+    struct detokenizer detokenizer;
+    bool in_reasoning;
+    uint32_t reasoning_tokens;
+
+    _Atomic bool cancelled;
+    struct job_output out; // under the worker's mutex
+    bool ready;            // in the list of jobs with output
+    struct job *next_ready;
+};
+
+void job_free(struct job *j); // not while the worker has it
+
+/* ---- what the engine thread does with tokens (job.c) ---- */
+
+struct job_text {
+    const struct tokenizer *tokenizer;
+    int32_t think, end_think; // -1: none
+    char *piece;              // tokenizer_max_text() + 32 bytes
+    uint32_t vocab;
+};
+/* Text, thoughts and log-probabilities of a token go to *out. True: a stop string was completed. */
+bool job_token(struct job *j, const struct job_text *t, const struct generated *g, struct job_output *out);
+/* What detokenizer and stop strings still hold, once the model has ended by itself. */
+void job_flush(struct job *j, const struct job_text *t, struct job_output *out);
+/* Moves what is new behind what is there. */
+void job_output_add(struct job_output *to, struct job_output *from);
+
+#endif

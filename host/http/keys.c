@@ -1,0 +1,66 @@
+/* keys.c: API keys. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "host/http/routes.h"
+
+int keys_read(struct server *s, const char *path, struct error *err)
+{
+    FILE *f = fopen(path, "re");
+    if (!f) return error_set(err, -errno, "%s: cannot be opened: %s", path, strerror(errno));
+    char line[1024];
+    int rc = 0;
+    for (unsigned number = 1; !rc && fgets(line, sizeof line, f); number++) {
+        size_t length = strlen(line);
+        if (length + 1 == sizeof line && line[length - 1] != '\n') {
+            rc = error_set(err, -EINVAL, "%s: line %u is longer than a key can be (%zu bytes)", path, number,
+                           sizeof line - 2);
+            break;
+        }
+        while (length && strchr(" \t\r\n", line[length - 1])) line[--length] = '\0';
+        if (length == 0 || line[0] == '#') continue;
+        char **grown = realloc(s->key, (s->key_count + 1) * sizeof *grown);
+        if (grown) s->key = grown;
+        char *copy = grown ? strdup(line) : NULL;
+        if (copy)
+            s->key[s->key_count++] = copy;
+        else
+            rc = error_set(err, -ENOMEM, "out of memory");
+    }
+    fclose(f);
+    // An empty file must not mean that everybody may come in.
+    if (!rc && s->key_count == 0) rc = error_set(err, -EINVAL, "%s: holds no key", path);
+    return rc;
+}
+
+/* Takes the same time wherever the two differ. */
+static bool same(const char *key, const char *given, size_t given_length)
+{
+    size_t length = strlen(key);
+    unsigned char difference = length != given_length;
+    for (size_t i = 0; i < given_length; i++)
+        difference |= (unsigned char)(key[length ? i % length : 0] ^ given[i]);
+    return difference == 0;
+}
+
+bool keys_accept(const struct server *s, const char *authorization)
+{
+    if (s->key_count == 0) return true;
+    if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0) return false;
+    const char *given = authorization + 7;
+    while (*given == ' ') given++;
+    bool found = false;
+    for (size_t i = 0; i < s->key_count; i++) found |= same(s->key[i], given, strlen(given));
+    return found;
+}
+
+void keys_free(struct server *s)
+{
+    for (size_t i = 0; i < s->key_count; i++) free(s->key[i]);
+    free(s->key);
+    s->key = NULL;
+    s->key_count = 0;
+}

@@ -1,0 +1,160 @@
+/* metrics.c: counters for Prometheus, and the same figures as JSON for the page. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/http/exchange.h"
+#include "host/http/handlers.h"
+#include "host/http/routes.h"
+#include "host/util/clock.h"
+
+static void put(struct buffer *b, const char *name, const char *type, const char *help, double value)
+{
+    buffer_printf(b, "# HELP duckd_%s %s\n# TYPE duckd_%s %s\nduckd_%s %.15g\n", name, help, name, type, name,
+                  value);
+}
+
+static void put_label(struct buffer *b, const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '\\' || *text == '"') buffer_append(b, "\\", 1);
+        if (*text != '\n') buffer_append(b, text, 1);
+    }
+}
+
+static uint32_t running(const struct server *s)
+{
+    uint32_t n = 0;
+    for (const struct exchange *x = s->exchanges; x; x = x->next) n += x->prefill_total > 0;
+    return n;
+}
+
+static void put_duck_family(struct buffer *b, const struct worker_figures *f, const char *name,
+                            const char *type, const char *help, double (*value)(const struct duck_stats *))
+{
+    buffer_printf(b, "# HELP duckd_duck_%s %s\n# TYPE duckd_duck_%s %s\n", name, help, name, type);
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        buffer_printf(b, "duckd_duck_%s{duck=\"", name);
+        put_label(b, f->duck[i].name);
+        buffer_printf(b, "\"} %.15g\n", value(&f->duck[i]));
+    }
+}
+
+static double duck_steps(const struct duck_stats *d)
+{
+    return (double)d->steps;
+}
+static double duck_reads(const struct duck_stats *d)
+{
+    return (double)d->expert_reads;
+}
+static double duck_bytes(const struct duck_stats *d)
+{
+    return (double)d->expert_bytes;
+}
+static double duck_seconds(const struct duck_stats *d)
+{
+    return (double)d->compute_ns * 1e-9;
+}
+static double duck_weights(const struct duck_stats *d)
+{
+    return (double)d->weight_bytes;
+}
+
+static void put_all(struct buffer *b, struct server *s, const struct worker_figures *f)
+{
+    const struct counters *n = &s->count;
+    put(b, "uptime_seconds", "gauge", "Time since the start.", (double)(clock_ns() - s->started_ns) * 1e-9);
+    put(b, "ready", "gauge", "1 once the model is loaded.", worker_state(s->worker, NULL) == WORKER_READY);
+    put(b, "connections", "gauge", "Open connections.", s->connection_count);
+    put(b, "connections_total", "counter", "Accepted connections.", (double)n->connections_total);
+    put(b, "requests_total", "counter", "HTTP requests.", (double)n->requests_total);
+    buffer_text(b, "# HELP duckd_responses_total HTTP responses.\n# TYPE duckd_responses_total counter\n");
+    for (unsigned i = 2; i < 6; i++)
+        buffer_printf(b, "duckd_responses_total{class=\"%uxx\"} %llu\n", i,
+                      (unsigned long long)n->responses[i]);
+    put(b, "completions_total", "counter", "Completions that ended.", (double)n->completions);
+    put(b, "completions_cancelled_total", "counter", "Completions whose client left.", (double)n->cancelled);
+    put(b, "completions_failed_total", "counter", "Completions that failed.", (double)n->failed);
+    put(b, "completions_rejected_total", "counter", "Requests answered with 429.", (double)n->rejected);
+    put(b, "completions_running", "gauge", "Completions on a lane.", running(s));
+    put(b, "completions_waiting", "gauge", "Completions that wait for a lane.", s->outstanding - running(s));
+    put(b, "prompt_tokens_total", "counter", "Prompt tokens.", (double)n->prompt_tokens);
+    put(b, "cached_tokens_total", "counter", "Prompt tokens whose KV was reused.", (double)n->cached_tokens);
+    put(b, "completion_tokens_total", "counter", "Generated tokens.", (double)n->completion_tokens);
+    put(b, "drafts_proposed_total", "counter", "MTP drafts.", (double)n->drafts_proposed);
+    put(b, "drafts_accepted_total", "counter", "MTP drafts that were right.", (double)n->drafts_accepted);
+    put(b, "ttft_seconds_sum", "counter", "Times to first token, added up.", n->ttft_ms_sum * 1e-3);
+    put(b, "prefill_seconds_sum", "counter", "Times of prefill, added up.", n->prefill_ms_sum * 1e-3);
+    put(b, "decode_seconds_sum", "counter", "Times of decoding, added up.", n->decode_ms_sum * 1e-3);
+    put(b, "backend_memory_bytes", "gauge", "Backend: weights and KV.", (double)f->memory_bytes);
+    put_duck_family(b, f, "steps_total", "counter", "Steps answered.", duck_steps);
+    put_duck_family(b, f, "expert_reads_total", "counter", "Experts computed.", duck_reads);
+    put_duck_family(b, f, "expert_bytes_total", "counter", "Expert weights read, in bytes.", duck_bytes);
+    put_duck_family(b, f, "compute_seconds_total", "counter", "Time spent computing.", duck_seconds);
+    put_duck_family(b, f, "weight_bytes", "gauge", "Resident expert weights.", duck_weights);
+}
+
+void handle_metrics(struct connection *c, const char *rest)
+{
+    (void)rest;
+    struct buffer b = {0};
+    struct worker_figures *f = calloc(1, sizeof *f);
+    if (f) {
+        worker_figures(c->server->worker, f);
+        put_all(&b, c->server, f);
+    }
+    b.failed |= !f;
+    free(f);
+    if (buffer_failed(&b)) {
+        api_reply_json(c, 500, &b); // says so
+        return;
+    }
+    connection_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.data, b.length);
+    buffer_free(&b);
+}
+
+static void put_ducks_json(struct buffer *b, const struct worker_figures *f)
+{
+    buffer_text(b, ",\"ducks\":[");
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        const struct duck_stats *d = &f->duck[i];
+        buffer_text(b, i ? ",{\"name\":" : "{\"name\":");
+        buffer_json_string(b, d->name, strlen(d->name));
+        buffer_printf(b,
+                      ",\"slices\":%llu,\"weight_bytes\":%llu,\"steps\":%llu,\"expert_reads\":%llu,"
+                      "\"expert_bytes\":%llu,\"compute_s\":%.6f}",
+                      (unsigned long long)d->slices, (unsigned long long)d->weight_bytes,
+                      (unsigned long long)d->steps, (unsigned long long)d->expert_reads,
+                      (unsigned long long)d->expert_bytes, duck_seconds(d));
+    }
+    buffer_text(b, "]");
+}
+
+void handle_metrics_json(struct connection *c, const char *rest)
+{
+    (void)rest;
+    struct server *s = c->server;
+    const struct counters *n = &s->count;
+    struct buffer b = {0};
+    struct worker_figures *f = calloc(1, sizeof *f);
+    if (!f) {
+        b.failed = true;
+        api_reply_json(c, 500, &b); // says so
+        return;
+    }
+    worker_figures(s->worker, f);
+    buffer_printf(&b,
+                  "{\"uptime_s\":%.3f,\"ready\":%s,\"connections\":%u,\"requests\":%llu,\"running\":%u,"
+                  "\"waiting\":%u,\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"completion_tokens\":%llu,"
+                  "\"drafts_proposed\":%llu,\"drafts_accepted\":%llu,\"backend_memory_bytes\":%llu",
+                  (double)(clock_ns() - s->started_ns) * 1e-9,
+                  worker_state(s->worker, NULL) == WORKER_READY ? "true" : "false", s->connection_count,
+                  (unsigned long long)n->requests_total, running(s), s->outstanding - running(s),
+                  (unsigned long long)n->prompt_tokens, (unsigned long long)n->cached_tokens,
+                  (unsigned long long)n->completion_tokens, (unsigned long long)n->drafts_proposed,
+                  (unsigned long long)n->drafts_accepted, (unsigned long long)f->memory_bytes);
+    put_ducks_json(&b, f);
+    buffer_text(&b, "}");
+    free(f);
+    api_reply_json(c, 200, &b);
+}

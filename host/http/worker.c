@@ -1,0 +1,288 @@
+/* worker.c: the loop of the engine thread. */
+#include "host/http/worker.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/util/clock.h"
+#include "host/util/log.h"
+
+#define FIGURES_NS 250000000u // between two looks at the engine's counters
+
+struct worker {
+    struct worker_options o;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    struct job *inbox, **inbox_end;
+    struct job *ready, **ready_end;
+    struct worker_figures figures;
+    enum worker_state state;
+    struct error failure;
+    bool stopping, poked; // poked: somebody was cancelled
+
+    // the engine thread's alone
+    struct engine *engine;
+    struct job *active;
+    struct job_text text;
+    uint64_t figures_ns;
+};
+
+/* ---- outputs ---- */
+
+static void post(struct job *j, struct job_output *out)
+{
+    struct worker *w = j->worker;
+    bool wake = false;
+    pthread_mutex_lock(&w->mutex);
+    job_output_add(&j->out, out);
+    if (!j->ready) {
+        j->ready = true;
+        j->next_ready = NULL;
+        wake = w->ready == NULL;
+        *w->ready_end = j;
+        w->ready_end = &j->next_ready;
+    }
+    pthread_mutex_unlock(&w->mutex);
+    if (wake) w->o.notify(w->o.notify_ctx);
+}
+
+struct job *worker_take(struct worker *w, struct job_output *out)
+{
+    pthread_mutex_lock(&w->mutex);
+    struct job *j = w->ready;
+    if (j) {
+        w->ready = j->next_ready;
+        if (!w->ready) w->ready_end = &w->ready;
+        j->ready = false;
+        *out = j->out;
+        j->out = (struct job_output){0};
+    }
+    pthread_mutex_unlock(&w->mutex);
+    return j;
+}
+
+/* ---- callbacks of the engine ---- */
+
+static bool on_token(void *ctx, const struct generated *g)
+{
+    struct job *j = ctx;
+    if (atomic_load_explicit(&j->cancelled, memory_order_relaxed)) return false;
+    struct job_output out = {0};
+    bool hit = job_token(j, &j->worker->text, g, &out);
+    if (out.content.length || out.reasoning.length || out.logprob_count || out.content.failed ||
+        g->index == 0)
+        post(j, &out);
+    return !hit;
+}
+
+static void on_prefill(void *ctx, uint32_t done, uint32_t total)
+{
+    struct job_output out = {.prefill_done = done, .prefill_total = total};
+    post(ctx, &out);
+}
+
+/* ---- the loop ---- */
+
+/* The job's last output; it belongs to the HTTP thread afterwards. */
+static void finish(struct job *j, const struct generation_result *result)
+{
+    struct job_output out = {.finished = true, .result = *result, .reasoning_tokens = j->reasoning_tokens};
+    if (result->reason == FINISH_STOP || result->reason == FINISH_LENGTH)
+        job_flush(j, &j->worker->text, &out);
+    post(j, &out);
+}
+
+static void begin(struct worker *w, struct job *j)
+{
+    struct generation_result failed = {.reason = FINISH_ERROR};
+    j->worker = w;
+    j->in_reasoning = j->thinking;
+    if (atomic_load(&j->cancelled)) {
+        failed.reason = FINISH_CANCELLED;
+        finish(j, &failed);
+        return;
+    }
+    const struct generation_request r = {.prompt = j->prompt.id,
+                                         .prompt_count = (uint32_t)j->prompt.count,
+                                         .max_tokens = j->max_tokens,
+                                         .sampling = j->sampling,
+                                         .on_token = on_token,
+                                         .on_prefill = on_prefill,
+                                         .ctx = j};
+    if (engine_start(w->engine, &j->generation, &r, &failed.error)) {
+        finish(j, &failed);
+        return;
+    }
+    j->next = w->active;
+    w->active = j;
+}
+
+static void reap(struct worker *w)
+{
+    for (struct job **at = &w->active, *j; (j = *at);) {
+        if (atomic_load(&j->cancelled)) generation_cancel(j->generation);
+        if (!generation_done(j->generation)) {
+            at = &j->next;
+            continue;
+        }
+        *at = j->next;
+        struct generation_result result = *generation_result(j->generation);
+        generation_free(j->generation);
+        finish(j, &result);
+    }
+}
+
+static void take_figures(struct worker *w, bool now)
+{
+    uint64_t ns = clock_ns();
+    if (!now && ns - w->figures_ns < FIGURES_NS) return;
+    w->figures_ns = ns;
+    struct worker_figures *f = malloc(sizeof *f);
+    if (!f) return;
+    struct flock *flock = engine_flock(w->engine);
+    struct backend *b = engine_backend(w->engine);
+    f->ducks = flock_ducks(flock);
+    if (f->ducks > WORKER_MAX_DUCKS) f->ducks = WORKER_MAX_DUCKS;
+    for (uint32_t i = 0; i < f->ducks; i++) flock_duck_stats(flock, i, &f->duck[i]);
+    f->memory_bytes = b->ops->memory_bytes(b);
+    pthread_mutex_lock(&w->mutex);
+    w->figures = *f;
+    pthread_mutex_unlock(&w->mutex);
+    free(f);
+}
+
+static void change_state(struct worker *w, enum worker_state state, const struct error *err)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->state = state;
+    w->failure = *err;
+    pthread_mutex_unlock(&w->mutex);
+    w->o.notify(w->o.notify_ctx);
+}
+
+/* Sleeps until there is something to do; the new jobs, in order. False: time to end. */
+static bool next_jobs(struct worker *w, struct job **jobs)
+{
+    pthread_mutex_lock(&w->mutex);
+    while (!w->active && !w->inbox && !w->stopping && !w->poked) pthread_cond_wait(&w->wake, &w->mutex);
+    *jobs = w->inbox;
+    w->inbox = NULL;
+    w->inbox_end = &w->inbox;
+    w->poked = false;
+    bool go_on = !w->stopping;
+    pthread_mutex_unlock(&w->mutex);
+    return go_on;
+}
+
+static void *run(void *arg)
+{
+    struct worker *w = arg;
+    struct error err = {""};
+    if (w->o.load(w->o.ctx, &w->engine, &err)) {
+        change_state(w, WORKER_FAILED, &err);
+        return NULL;
+    }
+    take_figures(w, true);
+    change_state(w, WORKER_READY, &err);
+    struct job *jobs;
+    while (next_jobs(w, &jobs)) {
+        while (jobs) {
+            struct job *j = jobs;
+            jobs = j->next;
+            begin(w, j);
+        }
+        reap(w); // whoever left before this round
+        if (w->active) engine_step(w->engine);
+        reap(w);
+        take_figures(w, !w->active);
+    }
+    while (w->active) {
+        struct job *j = w->active;
+        w->active = j->next;
+        generation_free(j->generation);
+    }
+    engine_close(w->engine);
+    return NULL;
+}
+
+/* ---- the HTTP thread's side ---- */
+
+int worker_open(struct worker **out, const struct worker_options *o, struct error *err)
+{
+    struct worker *w = calloc(1, sizeof *w);
+    if (!w) return error_set(err, -ENOMEM, "no memory for the engine thread");
+    w->o = *o;
+    w->inbox_end = &w->inbox;
+    w->ready_end = &w->ready;
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    w->text = (struct job_text){.tokenizer = o->tokenizer,
+                                .think = o->think,
+                                .end_think = o->end_think,
+                                .vocab = o->vocab,
+                                .piece = malloc(tokenizer_max_text(o->tokenizer) + 32)};
+    int rc = w->text.piece ? pthread_create(&w->thread, NULL, run, w) : ENOMEM;
+    w->started = rc == 0;
+    if (rc) {
+        worker_close(w);
+        return error_set(err, -rc, "the engine thread cannot be started: %s", strerror(rc));
+    }
+    *out = w;
+    return 0;
+}
+
+enum worker_state worker_state(struct worker *w, struct error *failure)
+{
+    pthread_mutex_lock(&w->mutex);
+    enum worker_state state = w->state;
+    if (failure) *failure = w->failure;
+    pthread_mutex_unlock(&w->mutex);
+    return state;
+}
+
+void worker_submit(struct worker *w, struct job *j)
+{
+    pthread_mutex_lock(&w->mutex);
+    j->next = NULL;
+    *w->inbox_end = j;
+    w->inbox_end = &j->next;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+void worker_cancel(struct worker *w, struct job *j)
+{
+    atomic_store(&j->cancelled, true);
+    pthread_mutex_lock(&w->mutex);
+    w->poked = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+void worker_figures(struct worker *w, struct worker_figures *out)
+{
+    pthread_mutex_lock(&w->mutex);
+    *out = w->figures;
+    pthread_mutex_unlock(&w->mutex);
+}
+
+void worker_close(struct worker *w)
+{
+    if (!w) return;
+    if (w->started) {
+        pthread_mutex_lock(&w->mutex);
+        w->stopping = true;
+        pthread_cond_signal(&w->wake);
+        pthread_mutex_unlock(&w->mutex);
+        pthread_join(w->thread, NULL);
+    }
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->mutex);
+    free(w->text.piece);
+    free(w);
+}

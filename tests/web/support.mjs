@@ -1,0 +1,107 @@
+// support.mjs: starts build/duckd serve for a test, talks raw HTTP, runs a table of named cases.
+import { spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import net from 'node:net';
+
+export const build = process.argv[2];
+
+// Starts a server on a free port; resolves when the model is loaded.
+export async function serve(...options) {
+    const child = spawn(`${build}/duckd`, ['serve', '--listen', '127.0.0.1:0', ...options],
+        { stdio: ['ignore', 'ignore', 'pipe'] });
+    const server = { child, log: '', exited: null };
+    const exit = new Promise((resolve) => child.on('exit', (code, signal) => {
+        server.exited = { code, signal };
+        resolve(server.exited);
+    }));
+    child.stderr.setEncoding('utf8');
+    child.stderr.on('data', (text) => { server.log += text; });
+    const deadline = Date.now() + 60000;
+    for (;;) {
+        const found = server.log.match(/listening on (http:\/\/127\.0\.0\.1:(\d+))/);
+        if (found) {
+            server.url = found[1];
+            server.port = Number(found[2]);
+            break;
+        }
+        if (server.exited || Date.now() > deadline) throw new Error(`no server: ${server.log}`);
+        await sleep(20);
+    }
+    while ((await fetch(`${server.url}/health`)).status !== 200) {
+        if (Date.now() > deadline) throw new Error(`not loaded in time: ${server.log}`);
+        await sleep(50);
+    }
+    server.ended = exit;
+    server.stop = async (signal = 'SIGTERM') => {
+        child.kill(signal);
+        const killer = setTimeout(() => child.kill('SIGKILL'), 30000);
+        const end = await exit;
+        clearTimeout(killer);
+        return end;
+    };
+    server.rss = () => Number(readFileSync(`/proc/${child.pid}/status`, 'utf8').match(/VmRSS:\s+(\d+)/)[1]) * 1024;
+    return server;
+}
+
+export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+export async function until(what, condition, ms = 15000) {
+    const deadline = Date.now() + ms;
+    while (!await condition()) {
+        if (Date.now() > deadline) throw new Error(`in ${ms} ms not: ${what}`);
+        await sleep(20);
+    }
+}
+
+// Sends bytes as they are; resolves with all that came back when the peer has closed or `enough` says so.
+export function raw(server, bytes, { enough = () => false, end = false, ms = 15000 } = {}) {
+    return new Promise((resolve, reject) => {
+        const socket = net.connect(server.port, '127.0.0.1');
+        let got = '';
+        const timer = setTimeout(() => done(new Error(`no answer in ${ms} ms, so far: ${got.slice(0, 300)}`)), ms);
+        const done = (error) => {
+            clearTimeout(timer);
+            socket.destroy();
+            if (error) reject(error); else resolve(got);
+        };
+        socket.setEncoding('latin1');
+        socket.on('data', (text) => { got += text; if (enough(got)) done(); });
+        socket.on('end', () => done());
+        socket.on('error', (error) => (got ? done() : done(error)));
+        for (const part of [bytes].flat()) socket.write(part);
+        if (end) socket.end();
+    });
+}
+
+export function post(server, path, body, options = {}) {
+    return fetch(server.url + path, {
+        method: 'POST',
+        body: typeof body === 'string' ? body : JSON.stringify(body),
+        headers: { 'content-type': 'application/json', ...options.headers },
+        signal: options.signal,
+    });
+}
+
+export const ask = (text, more = {}) => ({ messages: [{ role: 'user', content: text }], temperature: 0, ...more });
+
+// The events of an SSE text, comments apart.
+export function events(text) {
+    return text.split('\n\n').filter((e) => e.startsWith('data: ')).map((e) => e.slice(6));
+}
+
+export async function run(cases) {
+    let failed = 0;
+    const only = process.argv[3];
+    for (const [name, test] of Object.entries(cases)) {
+        if (only && !name.includes(only)) continue;
+        const start = Date.now();
+        try {
+            await test();
+            console.log(`ok      ${name} (${Date.now() - start} ms)`);
+        } catch (error) {
+            failed++;
+            console.log(`FAILED  ${name}\n${error.stack}`);
+        }
+    }
+    return failed;
+}
