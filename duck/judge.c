@@ -300,7 +300,8 @@ static void start_phase(struct duck *d)
 {
     struct judge *j = &d->judge;
     struct step_slot *s = j->running;
-    struct team_job job = {.work = s->work, .phase = j->phase};
+    struct team_job job = {
+        .work = s->work, .phase = j->phase, .by_program = d->session.terms.program_hash != 0};
     if (j->phase == DUCK_DOWN_ROWS) job.done = s->row_task_done;
     team_start(d->team, &job, duck_work_tasks(s->work, j->phase));
     if (j->phase != DUCK_DOWN_ROWS) d->p->wake(d->p->self, &d->team->mail); // by then they are awake

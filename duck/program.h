@@ -4,12 +4,12 @@
  * everything else: frames, weights, the order of phases. The program sees a duck's memory: weights (read only
  * on bare metal), struct team, and the step's scratch.
  *
- * ENTRY  e_entry is a function `void entry(struct team *team, uint32_t most, void *reserved)`, System V
- * calling convention, direction flag clear, MXCSR 0x1f80, AVX state enabled. It takes tasks of team->job (a
- * phase of job.work, never job.fn) with team_take(), runs and finishes them, and returns after `most` tasks
- * or when there are none left. It needs 64 KiB of stack, calls nothing outside of itself, has no constructors
- * and no relocations other than R_X86_64_RELATIVE. A bare-metal duck runs it in ring 3 and returns by a
- * system call that its return address leads to.
+ * ENTRY  e_entry is program_entry_fn, System V calling convention, direction flag clear, MXCSR 0x1f80, AVX
+ * state enabled. `task` has been taken already; the program runs and finishes it, takes more of the team with
+ * team_take(), up to `most` in all, and returns TEAM_CLOSED. A job that has job.fn set is the duck's own: a
+ * task of such a job that it took is returned, unfinished. It needs 64 KiB of stack, calls nothing outside of
+ * itself, has no constructors and no relocations other than R_X86_64_RELATIVE. A bare-metal duck runs it in
+ * ring 3 and gives it a return address that leads to a system call.
  *
  * ABI  The program is built from the same struct duck_work as the duck that began the step. A note section
  * tells: the ELF note "duckd", type PROGRAM_NOTE, whose 4-byte descriptor is PROGRAM_ABI. */
@@ -24,7 +24,7 @@
 #define PROGRAM_ABI 1u
 #define PROGRAM_NOTE 0x4b435544u
 
-typedef void program_entry_fn(struct team *team, uint32_t most, void *reserved);
+typedef uint32_t program_entry_fn(struct team *team, uint32_t task, uint32_t most);
 
 enum program_problem {
     PROGRAM_OK,
@@ -40,8 +40,8 @@ enum program_problem {
 struct program_ops {
     /* Replaces the program there was. Returns enum program_problem. */
     int (*load)(void *self, const uint8_t *elf, size_t bytes);
-    /* Any core: enters the program. */
-    void (*run)(void *self, struct team *team, uint32_t most);
+    /* Any core: enters the program, returns what it returns (TEAM_CLOSED also after a fault). */
+    uint32_t (*run)(void *self, struct team *team, uint32_t task, uint32_t most);
 };
 
 #endif

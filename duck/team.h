@@ -21,6 +21,7 @@ struct team_job {
     void *arg;
     struct duck_work *work;
     enum duck_phase phase;
+    uint32_t by_program;
     _Atomic uint8_t *done; // (tasks) set to 1 when the task's output is final; may be NULL
 };
 

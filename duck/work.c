@@ -3,14 +3,14 @@
 
 enum { SLEEP_NS = 50000000 }; // a wake-up that got lost costs this much at most
 
+/* The job may be looked at only with a task of it in hand: else it may be changing. */
 static void run_tasks(struct duck *d, uint32_t most)
 {
     struct team *t = d->team;
-    if (!t->job.fn && d->store.program_hash && d->session.terms.program_hash) {
-        d->p->program->run(d->p->self, t, most);
-        return;
-    }
-    for (uint32_t task; most && team_take(t, &task); most--) {
+    uint32_t task;
+    while (most-- && team_take(t, &task)) {
+        if (!t->job.fn && t->job.by_program) task = d->p->program->run(d->p->self, t, task, most + 1);
+        if (task == TEAM_CLOSED) continue;
         if (t->job.fn)
             t->job.fn(t->job.arg, task);
         else
