@@ -118,6 +118,9 @@ struct duck_work *duck_work_begin(const struct duck_core *d, void *scratch, size
                                   const struct duck_step *step);
 uint32_t duck_work_tasks(const struct duck_work *w, enum duck_phase phase);
 void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task);
+/* The same with other kernels than the core's: the judge's program (duck/program.h) brings its own. */
+void duck_work_run_with(const struct duck_work *w, const struct fp9_kernels *k, enum duck_phase phase,
+                        uint32_t task);
 
 /* Complete subtrees: a run is cut into the fewest aligned subtrees [first, first + 2^level). */
 struct duck_subtree {

@@ -296,8 +296,13 @@ static void run_down(const struct duck_work *w, uint32_t task)
     w->d->k->down->rows(&p->down, first, panels - first < p->row_panels ? panels - first : p->row_panels);
 }
 
-void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task)
+void duck_work_run_with(const struct duck_work *work, const struct fp9_kernels *k, enum duck_phase phase,
+                        uint32_t task)
 {
+    struct duck_core core = *work->d;
+    struct duck_work with = *work, *w = &with; // a few hundred bytes, where a task moves tens of thousands
+    core.k = k;
+    with.d = &core;
     if (phase == DUCK_HIDDEN) {
         run_hidden(w, task);
     } else if (phase == DUCK_DOWN_ROWS) {
@@ -306,6 +311,11 @@ void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task)
         uint32_t first = task * w->prepare_rows, end = first + w->prepare_rows;
         prepare_rows(w, first, end < w->tokens ? end : w->tokens);
     }
+}
+
+void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task)
+{
+    duck_work_run_with(w, w->d->k, phase, task);
 }
 
 float *duck_work_partial(const struct duck_work *w, uint32_t subtree)

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "duck/linux/program_linux.h"
 #include "duck/wire.h"
 
 #define HUGE_FROM                                                                                            \
@@ -178,6 +179,7 @@ int platform_linux_open(struct platform *out, const struct linux_options *o)
                              .wake = linux_wake,
                              .idle = linux_idle,
                              .power = linux_power,
+                             .program = &program_linux,
                              .spin_ns = o->spin_ns,
                              .cores = o->cores,
                              .memory = memory,

@@ -9,7 +9,7 @@ struct linux_options {
     uint64_t memory_bytes;
     uint32_t cores;
     uint64_t spin_ns;
-    int fd;              // becomes readable when a frame arrives
+    int fd; // becomes readable when a frame arrives
 };
 
 /* 0, or -1 with a line on stderr. One per process. */
