@@ -13,6 +13,7 @@ int command_bench(const struct options *o, int argc, char **argv, struct error *
 int command_logits(const struct options *o, struct error *err);
 int command_eval(const struct options *o, struct error *err);
 int command_serve(const struct options *o, struct error *err);
+int command_plan(const struct options *o, struct error *err);
 int command_tokenize(const struct options *o, struct error *err);
 
 #endif

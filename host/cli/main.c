@@ -24,6 +24,8 @@ static int run_command(const struct options *o, int argc, char **argv, struct er
         return command_serve(o, err);
     case COMMAND_TOKENIZE:
         return command_tokenize(o, err);
+    case COMMAND_PLAN:
+        return command_plan(o, err);
     case COMMAND_NONE:
         break;
     }

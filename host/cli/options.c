@@ -31,6 +31,7 @@ void options_free(struct options *o)
     }
     free(o->stop.item);
     free(o->cors.item);
+    free(o->set.item);
     free(o->bias);
     *o = (struct options){0};
 }
@@ -351,6 +352,9 @@ static int check_whole(const struct options *o, struct error *err)
             return error_set(err, -EINVAL,
                              "--allow-special is for text, --decode prints every special token");
         }
+        break;
+    case COMMAND_PLAN:
+        if (!o->hardware) return need("a description of the hardware: --hardware F", name, err);
         break;
     default:
         break;

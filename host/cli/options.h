@@ -22,6 +22,7 @@ enum command {
     COMMAND_EVAL = 1 << 4,
     COMMAND_TOKENIZE = 1 << 5,
     COMMAND_SERVE = 1 << 8,
+    COMMAND_PLAN = 1 << 6,
 };
 
 enum option_origin { GIVEN_NOT, GIVEN_CONFIG, GIVEN_COMMAND_LINE };
@@ -68,6 +69,10 @@ struct options {
     struct string_list cors;
     int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s;
 
+    // what is planned
+    const char *hardware;
+    int scheme;
+    struct string_list set;
     unsigned char given[128]; // per row of the table: enum option_origin
     void *memory;            // of the strings above that do not live in argv
 };

@@ -3,7 +3,7 @@
 
 #define ENGINE                                                                                               \
     (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH | COMMAND_LOGITS | COMMAND_EVAL | COMMAND_SERVE)
-#define ALL (ENGINE | COMMAND_TOKENIZE)
+#define ALL (ENGINE | COMMAND_TOKENIZE | COMMAND_PLAN)
 #define ANSWERS (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH)
 #define AT(field) offsetof(struct options, field)
 
@@ -78,6 +78,41 @@ const struct option_row options__table[] = {
      .commands = COMMAND_TOKENIZE,
      .offset = AT(allow_special),
      .help = "special tokens in the text become their ids; without it they are plain text"},
+
+    // plan
+    {.heading = "What to plan",
+     .name = "hardware",
+     .kind = OPTION_TEXT,
+     .commands = COMMAND_PLAN,
+     .offset = AT(hardware),
+     .argument = "F",
+     .help = "JSON file that describes the hardware, as configs/hardware-reference.json does"},
+    {.name = "model",
+     .kind = OPTION_TEXT,
+     .commands = COMMAND_PLAN,
+     .offset = AT(model),
+     .argument = "M",
+     .help = "folder of a checkpoint, or a config.json (default: the configs/deepseek-v3.2.json that comes "
+             "with duckd)"},
+    {.name = "scheme",
+     .kind = OPTION_CHOICE,
+     .commands = COMMAND_PLAN,
+     .offset = AT(scheme),
+     .argument = "reference|duckd",
+     .choices = "reference|duckd",
+     .preset = 1,
+     .help = "how a step is done: as the reference system did, or as duckd does (default duckd)"},
+    {.name = "set",
+     .kind = OPTION_LIST,
+     .commands = COMMAND_PLAN,
+     .offset = AT(set),
+     .argument = "KEY=VALUE",
+     .help = "another value for one key, as in ducks=16 or acceptance=0.7; may be repeated (docs/plan.md)"},
+    {.name = "json",
+     .kind = OPTION_FLAG,
+     .commands = COMMAND_PLAN,
+     .offset = AT(json),
+     .help = "one JSON object with every figure and every input"},
 
     // logits, eval
     {.heading = "Input and output",
@@ -368,7 +403,7 @@ const struct option_row options__table[] = {
     {.heading = "Model and machine",
      .name = "model",
      .kind = OPTION_TEXT,
-     .commands = ALL,
+     .commands = ENGINE | COMMAND_TOKENIZE,
      .offset = AT(model),
      .argument = "DIR",
      .help = "directory of the checkpoint, as on Hugging Face (default models/duckling)"},
@@ -482,6 +517,12 @@ const struct command_row options__commands[] = {
      "output token (TPOT: mean and percentiles), decode rate, MTP acceptance, overlap. A short answer that "
      "is not counted "
      "warms up first. Plots need gnuplot."},
+    {COMMAND_PLAN, "plan",
+     "--hardware F [--model M] [--scheme reference|duckd] [--set KEY=VALUE ...] [--json]",
+     "what a model will do on some hardware",
+     "Projects what a model will do on some hardware: whether it fits, cold start, time to first token, "
+     "prefill and decode rates, and what limits them. Loads nothing and measures nothing: every figure "
+     "is projected."},
     {COMMAND_LOGITS, "logits", "--tokens F --out F [--last K] [--dump DIR]", "logits of given tokens",
      "Writes the logits that the model gives at each position of a token sequence."},
     {COMMAND_EVAL, "eval", "--tokens F", "perplexity of given tokens",

@@ -1,0 +1,260 @@
+/* forecast.c: see forecast.h. */
+#include "host/plan/forecast.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "host/plan/work.h"
+
+#define GIB 1073741824.0
+#define MOST_CHUNKS 4096.0
+#define HOST_PART 0.75 // of host memory may hold experts; the rest is for the system and the page cache
+
+static double lanes_of(const struct forecast_inputs *in)
+{
+    return in->dual_lane > 0 ? 2 : 1;
+}
+
+/* ---- slices ---- */
+
+/* The flock's plan of the MoE layers. `memory`: what a duck may hold, unlimited or not. */
+static int make_plan(struct plan *out, const struct model_config *c, const struct forecast_inputs *in,
+                     bool limited, struct error *err)
+{
+    struct model_config moe = *c;
+    moe.layers = c->layers - c->first_dense_layers;
+    moe.first_dense_layers = 0;
+    if (in->shared_on_gpu > 0) moe.shared_experts = 0;
+    uint32_t ducks = (uint32_t)in->ducks, all = ducks + (in->host_duck > 0 ? 1 : 0);
+    struct plan_duck *duck = calloc(all, sizeof *duck);
+    if (!duck) return error_set(err, -ENOMEM, "no memory for %u ducks", all);
+    // The plan counts 9 bits a weight: other formats are told to it as more or less memory.
+    double scale = 9 / in->expert_bits;
+    for (uint32_t i = 0; i < all; i++) {
+        bool host = i >= ducks;
+        double memory = host ? in->host_memory_gib * HOST_PART : in->duck_memory_gib;
+        duck[i].weight = host ? in->host_bandwidth_gb_s : in->duck_bandwidth_gb_s;
+        duck[i].memory_bytes = limited ? (uint64_t)(memory * GIB * scale) : UINT64_MAX;
+    }
+    int rc = plan_make(out, &moe, in->mtp > 0 && c->mtp_layers > 0, duck, all, err);
+    free(duck);
+    return rc;
+}
+
+/* ---- memory ---- */
+
+static double duck_bytes(const struct plan *p, const struct forecast_inputs *in, uint32_t duck)
+{
+    double bytes = 0;
+    for (uint32_t r = 0; r < p->runs; r++)
+        if (p->run[r].duck == duck)
+            bytes += (double)plan_run_bytes(p->hidden, &p->bank[p->run[r].bank], p->run[r].count);
+    return bytes * in->expert_bits / 9;
+}
+
+static void add_fit(struct forecast *f, const char *where, double needs, double has)
+{
+    f->fit[f->fits_count++] = (struct forecast_fit){where, needs / 1e9, has / 1e9};
+    f->fits = f->fits && needs <= has;
+}
+
+static void judge_fit(struct forecast *f, const struct model_config *c, const struct forecast_inputs *in,
+                      const struct plan *p)
+{
+    struct forecast_work w = forecast_work(c, in);
+    double shared = in->shared_on_gpu > 0 ? w.moe_layers * c->shared_experts * w.expert : 0;
+    double cache = (in->prompt_tokens + in->output_tokens) * w.kv_values * w.attention_layers * in->kv_bytes;
+    double attention = w.attention_layers * (w.attention + w.indexer) + 2 * w.moe_layers * w.router +
+                       c->first_dense_layers * w.dense + w.mtp_projection + 2 * w.head + shared + cache;
+    double fullest = 0, host = 2 * w.head; // the embedding is looked up on the host
+    for (uint32_t i = 0; i < (uint32_t)in->ducks; i++) fullest = fmax(fullest, duck_bytes(p, in, i));
+    if (in->host_duck > 0) host += duck_bytes(p, in, (uint32_t)in->ducks) / HOST_PART;
+    f->fits = true;
+    if (in->gpu > 0)
+        add_fit(f, "GPU", attention, in->gpu_memory_gib * GIB);
+    else
+        host += attention;
+    add_fit(f, "fullest duck", fullest, in->duck_memory_gib * GIB);
+    add_fit(f, "host", host, in->host_memory_gib * GIB);
+}
+
+/* ---- start ---- */
+
+/* Disk, uplinks and the ducks' links work at the same time; the slowest decides. */
+static void cold_start(struct forecast *f, const struct model_config *c, const struct forecast_inputs *in,
+                       const struct plan *p)
+{
+    struct forecast_work w = forecast_work(c, in);
+    double experts = w.moe_layers * (c->experts + c->shared_experts) * w.expert * in->checkpoint_bits / 8;
+    double rest = w.attention_layers * (w.attention + w.indexer) + 2 * w.moe_layers * w.router +
+                  c->first_dense_layers * w.dense + w.mtp_projection + 4 * w.head;
+    double most = 0, all = 0;
+    for (uint32_t i = 0; i < (uint32_t)in->ducks; i++) {
+        double sent = duck_bytes(p, in, i) * in->checkpoint_bits / in->expert_bits;
+        most = fmax(most, sent);
+        all += sent;
+    }
+    f->experts_gb = experts / 1e9;
+    f->checkpoint_gb = (experts + rest) / 1e9;
+    f->disk_s = f->checkpoint_gb / in->disk_gb_s;
+    f->uplink_s = all * 8 / (in->domains * in->uplink_gbit_s * 1e9);
+    f->link_s = most * 8 / (in->duck_link_gbit_s * 1e9);
+    f->cold_start_s = fmax(f->disk_s, fmax(f->uplink_s, f->link_s));
+}
+
+/* ---- prefill ---- */
+
+static int prefill(struct forecast *f, struct sim *s, const struct model_config *c,
+                   const struct forecast_inputs *in, struct error *err)
+{
+    uint32_t chunks = (uint32_t)ceil(in->prompt_tokens / in->prefill_chunk);
+    struct sim_job *job = calloc(chunks, sizeof *job);
+    if (!job) return error_set(err, -ENOMEM, "no memory for %u chunks", chunks);
+    uint32_t last = in->mtp > 0 && c->mtp_layers > 0 ? c->layers : c->layers - 1;
+    for (uint32_t i = 0; i < chunks; i++) {
+        double from = i * in->prefill_chunk, to = fmin(from + in->prefill_chunk, in->prompt_tokens);
+        job[i] = (struct sim_job){.rows = to - from,
+                                  .context = (from + to) / 2,
+                                  .last = last,
+                                  .head = i + 1 == chunks,
+                                  .follows = true};
+    }
+    // One prompt's chunks overlap only where steps may: the reference computes one after the other.
+    double end = sim_run(s, job, chunks, in->back_to_back > 0 ? (uint32_t)lanes_of(in) : 1);
+    free(job);
+    if (end < 0) return error_set(err, -ENOMEM, "no memory for %u chunks", chunks);
+    f->ttft_s = end;
+    f->prefill_tok_s = in->prompt_tokens / end;
+    return 0;
+}
+
+/* ---- decode ---- */
+
+static double verify_ms(struct sim *s, const struct model_config *c, double context, uint32_t rows,
+                        uint32_t lanes)
+{
+    struct sim_job job[2];
+    for (uint32_t i = 0; i < rows; i++)
+        job[i] = (struct sim_job){
+            .rows = 1, .context = context, .last = c->layers - 1, .head = true, .follows = true};
+    return 1e3 * sim_run(s, job, rows, lanes);
+}
+
+/* The MTP layer over `rows` new positions, then its head. */
+static double mtp_ms(struct sim *s, const struct model_config *c, const struct forecast_inputs *in,
+                     double context, uint32_t rows)
+{
+    struct sim_job job[2];
+    uint32_t jobs = in->merged > 0 ? 1 : rows; // together, or one after the other
+    for (uint32_t i = 0; i < jobs; i++)
+        job[i] = (struct sim_job){.rows = (double)rows / jobs,
+                                  .context = context,
+                                  .first = c->layers,
+                                  .last = c->layers,
+                                  .head = i + 1 == jobs,
+                                  .follows = true};
+    return 1e3 * sim_run(s, job, jobs, (uint32_t)lanes_of(in));
+}
+
+static void decode(struct forecast *f, struct sim *s, const struct model_config *c,
+                   const struct forecast_inputs *in)
+{
+    double context = in->prompt_tokens + in->output_tokens / 2, a = in->acceptance;
+    if (in->mtp > 0 && c->mtp_layers > 0) {
+        f->serial_pair_ms = verify_ms(s, c, context, 2, 1);
+        f->pair_ms = verify_ms(s, c, context, 2, (uint32_t)lanes_of(in));
+        f->duck_share = sim_duck_share(s);
+        f->gpu_share = sim_gpu_share(s);
+        f->fast_ms = mtp_ms(s, c, in, context, 2);
+        f->round_ms = f->pair_ms + a * f->fast_ms + (1 - a) * mtp_ms(s, c, in, context, 1);
+        f->tpot_ms = f->round_ms / (1 + a);
+    } else {
+        f->serial_pair_ms = f->pair_ms = f->fast_ms = NAN;
+        f->tpot_ms = f->round_ms = verify_ms(s, c, context, 1, 1);
+        f->duck_share = sim_duck_share(s);
+        f->gpu_share = sim_gpu_share(s);
+    }
+    f->decode_tok_s = 1e3 / f->tpot_ms;
+}
+
+/* ---- what decides ---- */
+
+static int tpot_of(double *tpot_ms, const struct model_config *c, const struct forecast_inputs *in,
+                   const struct plan *p, struct error *err)
+{
+    struct forecast f;
+    struct sim *s = sim_open(c, in, p);
+    if (!s) return error_set(err, -ENOMEM, "no memory for a forecast of %g ducks", in->ducks);
+    decode(&f, s, c, in);
+    sim_close(s);
+    *tpot_ms = f.tpot_ms;
+    return 0;
+}
+
+static int find_bottleneck(struct forecast *f, const struct model_config *c, const struct forecast_inputs *in,
+                           const struct plan *p, struct error *err)
+{
+    f->bottleneck_gain = 0;
+    for (size_t i = 0; i < forecast_key_count; i++) {
+        const struct input_key *k = &forecast_keys[i];
+        struct forecast_inputs better = *in;
+        double *value = forecast_input(&better, k), tpot = 0;
+        bool rate = false, time = false;
+        if (k->group == INPUT_HARDWARE) {
+            rate = k->name[0] != 'f' && !k->whole; // everything but counts and the frame
+            time = k->offset == offsetof(struct forecast_inputs, latency_us);
+        } else if (k->group == INPUT_SOFTWARE) {
+            time = k->name[0] == 'g' || k->name[0] == 's'; // gpu_layer_us, step_gap_us
+        }
+        if (!rate && !time) continue;
+        *value = time ? *value / 2 : *value * 2;
+        int rc = tpot_of(&tpot, c, &better, p, err);
+        if (rc) return rc;
+        if (f->tpot_ms / tpot <= f->bottleneck_gain) continue;
+        f->bottleneck_gain = f->tpot_ms / tpot;
+        f->bottleneck = k->name;
+    }
+    return 0;
+}
+
+int forecast_make(struct forecast *out, const struct model_config *c, const struct forecast_inputs *in,
+                  struct error *err)
+{
+    *out = (struct forecast){0};
+    int rc = forecast_inputs_check(in, err);
+    if (rc) return rc;
+    if (c->experts == 0 || c->first_dense_layers >= c->layers)
+        return error_set(err, -EINVAL, "the model has no layer with experts: %u dense of %u layers",
+                         c->first_dense_layers, c->layers);
+    if (in->prompt_tokens + in->output_tokens > c->max_positions)
+        return error_set(err, -ERANGE,
+                         "prompt_tokens %.0f and output_tokens %.0f exceed the model's %u positions",
+                         in->prompt_tokens, in->output_tokens, c->max_positions);
+    if (in->prompt_tokens / in->prefill_chunk > MOST_CHUNKS)
+        return error_set(err, -ERANGE,
+                         "prompt_tokens %.0f in chunks of prefill_chunk %.0f are more than %.0f",
+                         in->prompt_tokens, in->prefill_chunk, MOST_CHUNKS);
+    struct plan limited, *p = &limited, free_plan;
+    bool room = make_plan(&limited, c, in, true, NULL) == 0;
+    if (!room) { // what it would do with memory enough
+        p = &free_plan;
+        if ((rc = make_plan(p, c, in, false, err))) return rc;
+    }
+    struct sim *s = sim_open(c, in, p);
+    if (!s) {
+        plan_free(p);
+        return error_set(err, -ENOMEM, "no memory for a forecast of %g ducks", in->ducks);
+    }
+    judge_fit(out, c, in, p);
+    out->fits = out->fits && room;
+    cold_start(out, c, in, p);
+    out->stages = sim_step_alone(s);
+    out->duck_step_mb = out->stages.compute_s * in->duck_bandwidth_gb_s * in->memory_share * 1e3;
+    rc = prefill(out, s, c, in, err);
+    if (!rc) decode(out, s, c, in);
+    if (!rc) rc = find_bottleneck(out, c, in, p, err);
+    sim_close(s);
+    plan_free(p);
+    return rc;
+}

@@ -1,0 +1,56 @@
+/* inputs.h: what a forecast is made from: hardware, software, scheme and work, each key once, with its unit.
+ *
+ * One table (inputs.c) serves the hardware file, --set and the listing; docs/plan.md explains every key. All
+ * values are doubles in the unit their name ends with; switches are 0 or 1. Unknown keys and values out of
+ * range are refused by name. */
+#ifndef DUCKD_HOST_PLAN_INPUTS_H
+#define DUCKD_HOST_PLAN_INPUTS_H
+
+#include <stddef.h>
+
+#include "host/util/error.h"
+
+struct forecast_inputs {
+    // hardware: the file must give all of these
+    double ducks, duck_memory_gib, duck_bandwidth_gb_s, duck_gflops, duck_link_gbit_s;
+    double domains, uplink_gbit_s, frame_bytes, latency_us;
+    double gpu, gpu_memory_gib, gpu_bandwidth_gb_s, gpu_tflops;
+    double host_memory_gib, host_bandwidth_gb_s, host_gflops, disk_gb_s;
+    // software: set by the scheme
+    double memory_share, flop_share, gpu_layer_us, step_gap_us, prepare_us, prefill_chunk;
+    // scheme: switches
+    double dual_lane, streamed, back_to_back, blocked_prefill, shared_on_gpu, merged, host_duck, mtp, indexer;
+    // work
+    double acceptance, prompt_tokens, output_tokens, expert_bits, checkpoint_bits, activation_bytes,
+        result_bytes, kv_bytes;
+};
+
+enum input_group { INPUT_HARDWARE, INPUT_SOFTWARE, INPUT_SCHEME, INPUT_WORK };
+
+struct input_key {
+    const char *name;
+    enum input_group group;
+    size_t offset;
+    double low, high;
+    double preset[2]; // by scheme; hardware has none
+    int whole;
+    const char *what;
+};
+extern const struct input_key forecast_keys[];
+extern const size_t forecast_key_count;
+
+enum forecast_scheme { SCHEME_REFERENCE, SCHEME_DUCKD };
+
+/* Presets of software, scheme and work, then the hardware file over them. */
+int forecast_inputs_read(struct forecast_inputs *out, enum forecast_scheme scheme, const char *path,
+                         struct error *err);
+/* One "key=value"; -ENOENT: no such key (forecast_inputs_names() lists them). */
+int forecast_inputs_set(struct forecast_inputs *in, const char *assignment, struct error *err);
+/* What depends on several keys. */
+int forecast_inputs_check(const struct forecast_inputs *in, struct error *err);
+/* The names of a group, separated by spaces. */
+void forecast_inputs_names(enum input_group group, char *out, size_t size);
+
+double *forecast_input(struct forecast_inputs *in, const struct input_key *key);
+
+#endif

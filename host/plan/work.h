@@ -1,0 +1,32 @@
+/* work.h: the bytes and operations of a model, all derived from its configuration: none is a constant here.
+ */
+#ifndef DUCKD_HOST_PLAN_WORK_H
+#define DUCKD_HOST_PLAN_WORK_H
+
+#include "host/model/config.h"
+#include "host/plan/inputs.h"
+
+/* Weights are counted; one is one byte on the GPU (fp8) where nothing else is said. */
+struct forecast_work {
+    double attention, indexer; // weights of one layer
+    double router;             // of one MoE layer
+    double dense;              // of one dense layer
+    double expert;             // of one expert
+    double head;               // of the output head (bf16), and of the embedding
+    double mtp_projection;     // of the MTP layer's input
+    double moe_layers;         // MTP layer included, if used
+    double attention_layers;   // likewise
+    double kv_values;          // cached per position and layer
+};
+struct forecast_work forecast_work(const struct model_config *c, const struct forecast_inputs *in);
+
+/* Distinct routed experts that `rows` tokens choose, if every choice were independent and uniform. */
+double forecast_distinct_experts(const struct model_config *c, double rows);
+
+/* Seconds of the GPU (of the host, without one) by bytes and operations alone. */
+double forecast_attention_s(const struct model_config *c, const struct forecast_inputs *in, double rows,
+                            double context);
+double forecast_dense_s(const struct forecast_inputs *in, double weights, double bytes_per_weight,
+                        double rows);
+
+#endif

@@ -1,0 +1,106 @@
+/* plan_cli_test.c: `duckd plan` from outside: the contract's JSON, text with units, refusals. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/cli/support.h"
+
+#define PLAN "$D plan --hardware $S/configs/hardware-reference.json "
+
+static void json_has_what_the_contract_says(void **state)
+{
+    (void)state;
+    static const char *const numbers[] = {"cold_start_s", "ttft_s",  "prefill_tok_s",  "tpot_ms",
+                                          "decode_tok_s", "pair_ms", "serial_pair_ms", "bottleneck_gain"};
+    static const char *const schemes[] = {"reference", "duckd"};
+    for (size_t s = 0; s < 2; s++) {
+        struct outcome o = run(PLAN "--scheme %s --json", schemes[s]);
+        assert_int_equal(o.status, 0);
+        cJSON *j = json_of(&o);
+        assert_non_null(j);
+        assert_true(cJSON_IsTrue(cJSON_GetObjectItem(j, "fits")));
+        assert_true(cJSON_IsTrue(cJSON_GetObjectItem(j, "projected")));
+        assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(j, "scheme")), schemes[s]);
+        assert_non_null(cJSON_GetStringValue(cJSON_GetObjectItem(j, "bottleneck")));
+        for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+            assert_true(cJSON_GetNumberValue(cJSON_GetObjectItem(j, numbers[i])) > 0);
+        const cJSON *inputs = cJSON_GetObjectItem(j, "inputs");
+        assert_true(fabs(cJSON_GetNumberValue(cJSON_GetObjectItem(inputs, "acceptance")) - 0.89) < 1e-9);
+        double product = cJSON_GetNumberValue(cJSON_GetObjectItem(j, "tpot_ms")) *
+                         cJSON_GetNumberValue(cJSON_GetObjectItem(j, "decode_tok_s"));
+        assert_true(fabs(product - 1000) < 0.5);
+        cJSON_Delete(j);
+        outcome_free(&o);
+    }
+}
+
+static void text_has_units_and_says_that_it_is_projected(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {
+        "projected, scheme duckd", "cold start", " s ", " ms\n", "tok/s", "µs", "GB of", "bottleneck"};
+    struct outcome o = run(PLAN);
+    assert_int_equal(o.status, 0);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) assert_non_null(strstr(o.out, parts[i]));
+    outcome_free(&o);
+}
+
+struct refused {
+    const char *command;
+    int status;
+    const char *said;
+};
+
+static const struct refused refused[] = {
+    {"$D plan", 2, "plan needs a description of the hardware: --hardware F"},
+    {"$D plan --hardware nowhere", 1, "nowhere"},
+    {PLAN "--set duks=3", 1, "unknown key 'duks'"},
+    {PLAN "--set duks=3", 1, "known hardware keys: ducks duck_memory_gib"},
+    {PLAN "--set duks=3", 1, "known work keys: acceptance"},
+    {PLAN "--set ducks=1e9", 1, "ducks is 1000000000, it can be a whole number 1 to 256"},
+    {PLAN "--scheme other", 2, "it can be reference|duckd"},
+    {PLAN "--model nowhere", 1, "nowhere"},
+    {"echo '{\"duck\": 3}' > h; $D plan --hardware h", 1, "h: unknown key 'duck'; known: ducks "},
+    {"echo '{\"ducks\": \"3\"}' > h; $D plan --hardware h", 1, "h: ducks is \"3\", it must be a number"},
+    {"echo '{\"ducks\": 3}' > h; $D plan --hardware h", 1, "h: key duck_memory_gib is missing"},
+    {"echo '{\"ducks\": 0.5}' > h; $D plan --hardware h", 1,
+     "h: ducks is 0.5, it can be a whole number 1 to 256"},
+    {"echo '[]' > h; $D plan --hardware h", 1, "h: is not a JSON object"},
+};
+
+static void refusals_name_the_key(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        struct outcome o = run("%s", refused[i].command);
+        if (!strstr(o.err, refused[i].said) || o.status != refused[i].status)
+            print_error("%s: status %d, %s\n", refused[i].command, o.status, o.err);
+        assert_int_equal(o.status, refused[i].status);
+        assert_non_null(strstr(o.err, refused[i].said));
+        assert_string_equal(o.out, "");
+        outcome_free(&o);
+    }
+}
+
+/* A small model from a checkpoint's folder works as well. */
+static void any_model_can_be_planned(void **state)
+{
+    (void)state;
+    struct outcome o = run(PLAN "--model $S/models/duckling --set output_tokens=100 --json");
+    assert_int_equal(o.status, 0);
+    cJSON *j = json_of(&o);
+    assert_true(cJSON_GetNumberValue(cJSON_GetObjectItem(j, "checkpoint_gb")) < 0.1);
+    cJSON_Delete(j);
+    outcome_free(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_has_what_the_contract_says),
+        cmocka_unit_test(text_has_units_and_says_that_it_is_projected),
+        cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(any_model_can_be_planned),
+    };
+    return cmocka_run_group_tests(tests, NULL, remove_scratch);
+}
