@@ -1,0 +1,225 @@
+/* cores.c: bringing cores up, and their sleep. */
+#include "duck/uefi/cores.h"
+
+#include <string.h>
+
+#include "duck/uefi/clock.h"
+#include "duck/uefi/console.h"
+#include "duck/uefi/cpu.h"
+#include "duck/uefi/trampoline.h"
+
+enum { MSR_GS_BASE = 0xc0000101 };
+
+struct core *cores;
+uint32_t cores_count;
+static struct apic apic;
+static uint64_t timer_ticks_per_ms;
+static _Atomic uint32_t sleepers;
+
+/* ---- the machine's APIC ---- */
+
+#define APIC_ADDRESS ((uintptr_t)0xfee00000)
+
+static uint32_t apic_read(void *self, uint32_t offset)
+{
+    (void)self;
+    return *(volatile uint32_t *)(APIC_ADDRESS + offset);
+}
+
+static void apic_write(void *self, uint32_t offset, uint32_t value)
+{
+    (void)self;
+    *(volatile uint32_t *)(APIC_ADDRESS + offset) = value;
+}
+
+static uint64_t apic_read_msr(void *self, uint32_t msr)
+{
+    (void)self;
+    return read_msr(msr);
+}
+
+static void apic_write_msr(void *self, uint32_t msr, uint64_t value)
+{
+    (void)self;
+    write_msr(msr, value);
+}
+
+static void mask_old_interrupts(void)
+{
+    enum { PIC1_MASK = 0x21, PIC2_MASK = 0xa1 }; // 8259A
+    out8(PIC1_MASK, 0xff);
+    out8(PIC2_MASK, 0xff);
+}
+
+/* ---- one core ---- */
+
+const char *cores_enable_vectors(void)
+{
+    enum { XSAVE = 1 << 26, AVX = 1 << 28 }; // leaf 1, ECX
+    uint64_t cr0, cr4;
+    uint32_t mxcsr = MXCSR_DEFAULT, features = cpuid(1, 0).c;
+    if (!(features & XSAVE)) return "XSAVE";
+    if (!(features & AVX)) return "AVX";
+    __asm__ volatile("mov %%cr0, %0" : "=r"(cr0));
+    cr0 = (cr0 & ~(uint64_t)(CR0_EM | CR0_TS)) | CR0_MP | CR0_NE | CR0_WP;
+    __asm__ volatile("mov %0, %%cr0" : : "r"(cr0) : "memory");
+    __asm__ volatile("mov %%cr4, %0" : "=r"(cr4));
+    cr4 |= CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_OSXSAVE;
+    __asm__ volatile("mov %0, %%cr4" : : "r"(cr4) : "memory");
+    __asm__ volatile("xsetbv" : : "c"(0), "a"(XCR0_X87_SSE_AVX), "d"(0));
+    __asm__ volatile("ldmxcsr %0" : : "m"(mxcsr));
+    return NULL;
+}
+
+static void become(struct core *c)
+{
+    trap_load(&c->trap);
+    write_msr(MSR_GS_BASE, (uint64_t)(uintptr_t)c);
+    apic_enable(&apic, VECTOR_TIMER, VECTOR_SPURIOUS);
+}
+
+uint32_t core_index(void)
+{
+    uint32_t index;
+    __asm__ volatile("movl %%gs:0, %0" : "=r"(index));
+    return index;
+}
+
+int core_owns_stack(uint64_t address)
+{
+    for (uint32_t i = 0; i < cores_count; i++) {
+        uint64_t stack = (uint64_t)(uintptr_t)cores[i].stack;
+        if (address >= stack && address + 16 <= stack + BOOT_STACK) return 1;
+    }
+    return 0;
+}
+
+const char *cores_start(struct boot *boot)
+{
+    static const struct apic_access machine = {NULL, apic_read, apic_write, apic_read_msr, apic_write_msr};
+    uint32_t most = boot->acpi.cores ? boot->acpi.cores : 1;
+    cores = boot_pool_take(&boot->pool, most * sizeof *cores);
+    if (!cores) return "memory for cores";
+    mask_old_interrupts();
+    if (apic_start(&apic, &machine)) return "the local APIC, which is switched off";
+    cores[0].stack = boot->pool.memory; // the pool's first piece
+    cores[0].apic_id = apic_id(&apic);
+    cores_count = 1;
+    become(&cores[0]);
+    return cores_enable_vectors();
+}
+
+/* ---- the others ---- */
+
+static void ap_main(struct core *c)
+{
+    become(c);
+    if (cores_enable_vectors()) cpu_stop(); // core 0 has it, this one has not: it does not count
+    c->tsc = read_tsc();
+    atomic_store(&c->is_up, 1);
+    c->work(c);
+    cpu_stop();
+}
+
+/* The trampoline's page for one core. */
+static void prepare_page(uint64_t page, uint64_t cr3, struct core *c)
+{
+    uint8_t *p = (uint8_t *)(uintptr_t)page;
+    struct ap_block *b = (struct ap_block *)(void *)(p + AP_BLOCK);
+    memcpy(p, ap_trampoline, (size_t)(ap_trampoline_end - ap_trampoline));
+    memset(b, 0, sizeof *b);
+    b->cr3 = cr3;
+    b->entry = (uint64_t)(uintptr_t)ap_main;
+    b->stack = (uint64_t)(uintptr_t)(c->stack + BOOT_STACK);
+    b->argument = (uint64_t)(uintptr_t)c;
+    b->jump32 = (uint32_t)(page + (uint64_t)(ap_trampoline_32 - ap_trampoline));
+    b->selector32 = AP_CODE32;
+    b->jump64 = (uint32_t)(page + (uint64_t)(ap_trampoline_64 - ap_trampoline));
+    b->selector64 = AP_CODE64;
+    b->gdt[AP_CODE32 / 8] = 0x00cf9b000000ffff;
+    b->gdt[AP_DATA / 8] = 0x00cf93000000ffff;
+    b->gdt[AP_CODE64 / 8] = 0x00af9b000000ffff;
+    uint32_t gdt = (uint32_t)page + AP_GDT;
+    b->gdt_limit = sizeof b->gdt - 1;
+    memcpy(b->gdt_base, &gdt, sizeof gdt);
+}
+
+static int wait_until_up(struct core *c, uint64_t ns)
+{
+    uint64_t until = clock_now() + ns;
+    while (!atomic_load(&c->is_up) && clock_now() < until) cpu_pause();
+    return (int)atomic_load(&c->is_up);
+}
+
+/* INIT was sent. SDM vol. 3, 9.4.4: SIPI, and once more after 200 us. */
+static int start_one(uint64_t page, struct core *c)
+{
+    enum { SECOND_NS = 200000, PATIENCE_NS = 200000000 };
+    uint32_t startup = APIC_STARTUP | (uint32_t)(page >> 12);
+    if (apic_send(&apic, c->apic_id, startup)) return 0;
+    if (wait_until_up(c, SECOND_NS)) return 1;
+    if (apic_send(&apic, c->apic_id, startup)) return 0;
+    return wait_until_up(c, PATIENCE_NS);
+}
+
+void cores_start_others(struct boot *boot, uint64_t cr3, void (*work)(struct core *self))
+{
+    enum { INIT_NS = 10000000 };
+    uint32_t self = cores[0].apic_id;
+    for (uint32_t i = 0; i < boot->acpi.cores; i++)
+        if (boot->acpi.core[i] != self) apic_send(&apic, boot->acpi.core[i], APIC_INIT);
+    clock_delay(INIT_NS);
+    for (uint32_t i = 0; i < boot->acpi.cores; i++) {
+        struct core *c = &cores[cores_count];
+        if (boot->acpi.core[i] == self) continue;
+        *c = (struct core){.index = cores_count, .apic_id = boot->acpi.core[i], .work = work};
+        c->stack = boot_pool_take(&boot->pool, BOOT_STACK);
+        if (!c->stack) break;
+        prepare_page(boot->low_page, cr3, c);
+        if (start_one(boot->low_page, c)) {
+            cores_count++;
+            continue;
+        }
+        say("core with APIC id %u did not start: left out", c->apic_id);
+        apic_send(&apic, c->apic_id, APIC_INIT); // it shall not wake up later on a stack of another's
+    }
+}
+
+/* ---- sleep ---- */
+
+void cores_end_of_interrupt(void)
+{
+    apic_end_of_interrupt(&apic);
+}
+
+void cores_calibrate_timer(void)
+{
+    enum { WINDOW_NS = 5000000 };
+    apic_timer(&apic, UINT32_MAX);
+    uint64_t start = clock_now();
+    clock_delay(WINDOW_NS);
+    uint64_t ticks = UINT32_MAX - apic_timer_left(&apic), ns = clock_now() - start;
+    apic_timer(&apic, 0);
+    timer_ticks_per_ms = ticks * 1000000 / ns;
+    if (!timer_ticks_per_ms) timer_ticks_per_ms = 1;
+}
+
+void cores_sleep(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+    enum { LONGEST_NS = 1000000000 };
+    uint64_t ticks = (ns < LONGEST_NS ? ns : LONGEST_NS) / 1000 * timer_ticks_per_ms / 1000;
+    if (!ticks) return;             // not worth it
+    atomic_fetch_add(&sleepers, 1); // before the look at the word: whoever changes it later sees us
+    if (!word || atomic_load(word) == seen) {
+        apic_timer(&apic, ticks > UINT32_MAX ? UINT32_MAX : (uint32_t)ticks);
+        cpu_sleep();
+        apic_timer(&apic, 0);
+    }
+    atomic_fetch_sub(&sleepers, 1);
+}
+
+void cores_wake_others(void)
+{
+    atomic_thread_fence(memory_order_seq_cst); // the word's change before the look at the sleepers
+    if (atomic_load(&sleepers)) apic_send_others(&apic, APIC_FIXED | VECTOR_WAKE);
+}

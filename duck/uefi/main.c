@@ -1,0 +1,120 @@
+/* main.c: from bare machine to duck. Reads as the list of what happens, in order. */
+#include <string.h>
+
+#include "duck/kat.h"
+#include "duck/uefi/boot.h"
+#include "duck/uefi/clock.h"
+#include "duck/uefi/console.h"
+#include "duck/uefi/cores.h"
+#include "duck/uefi/cpu.h"
+#include "duck/uefi/options.h"
+#include "duck/uefi/paging.h"
+#include "duck/uefi/trap.h"
+
+/* Where the arena lies: all free memory, one piece after the other, whatever holes there are between. */
+#define ARENA_ADDRESS ((uint64_t)0x400000000000)
+#define KAT_SEED 1u
+
+static struct paging paging;
+static struct options options;
+static uint8_t *arena;
+static uint64_t arena_bytes;
+static _Atomic uint32_t all_up; // cores_count is final
+
+/* What cannot go on: says why, and tries again from power-on after a while. */
+static _Noreturn void give_up(const char *what)
+{
+    enum { WAIT_NS = 1000000000 };
+    say("*** cannot go on: %s; restarting in 10 s", what);
+    for (int i = 0; i < 10; i++) clock_delay(WAIT_NS);
+    acpi_restart();
+}
+
+static void map_memory(const struct boot *b, void *tables)
+{
+    enum { EXTENDED = 0x80000001, GIANT_PAGES = 1 << 26, MOST_PIECES = 128 };
+    static struct memory_piece piece[MOST_PIECES];
+    if (paging_start(&paging, tables, BOOT_TABLES, (cpuid(EXTENDED, 0).d & GIANT_PAGES) != 0) ||
+        paging_identity(&paging, &b->map, b->image, b->image_end))
+        give_up("no room for page tables");
+    uint32_t pieces = memory_map_arena(&b->map, piece, MOST_PIECES);
+    for (uint32_t i = 0; i < pieces; i++) {
+        if (paging_map(&paging, ARENA_ADDRESS + arena_bytes, piece[i].start, piece[i].bytes,
+                       PAGE_WRITE | PAGE_NO_EXECUTE))
+            give_up("no room for page tables of the arena");
+        arena_bytes += piece[i].bytes;
+    }
+    write_msr(MSR_EFER, read_msr(MSR_EFER) | EFER_NXE);
+    __asm__ volatile("mov %0, %%cr3" : : "r"(paging.root) : "memory");
+    arena = (uint8_t *)ARENA_ADDRESS;
+    say("memory: %lu MB, arena %lu MB in %u pieces, page tables %lu KB", memory_map_ram(&b->map) >> 20,
+        arena_bytes >> 20, pieces, paging.used >> 10);
+}
+
+static void start_clock(const struct acpi *a)
+{
+    struct clock_result c = clock_start(a);
+    if (!c.tsc_hz) {
+        say("*** no clock counts: restarting");
+        acpi_restart();
+    }
+    say("clock: TSC %lu kHz by %s, %s%s", c.tsc_hz / 1000, c.by,
+        c.checked_by ? (c.agree ? "agrees with " : "DISAGREES with ") : "no second clock",
+        c.checked_by ? c.checked_by : "");
+}
+
+/* All cores: waits until everyone is here for the n-th time. Nobody comes without having been counted, and
+ * a core that hangs inside would have passed a self-test before. */
+static void meet(uint32_t n)
+{
+    static _Atomic uint32_t arrived;
+    atomic_fetch_add(&arrived, 1);
+    while (atomic_load(&arrived) < n * cores_count) cpu_pause();
+}
+
+/* Every core shows that its vector units compute what they must, and clears its share of the arena. */
+static void prepare(struct core *c)
+{
+    uint64_t share = arena_bytes / cores_count / 64 * 64, from = c->index * share;
+    c->kat = kat_hash(fp9_select(NULL), arena + c->index * KAT_MEMORY, KAT_SEED);
+    meet(1);
+    memset(arena + from, 0, c->index + 1 == cores_count ? arena_bytes - from : share);
+    meet(2);
+}
+
+static void work(struct core *c)
+{
+    while (!atomic_load(&all_up)) cpu_pause();
+    prepare(c);
+    cpu_stop();
+}
+
+static void show_cores(const struct boot *b)
+{
+    say("cores: %u of %u up", cores_count, b->acpi.cores);
+    for (uint32_t i = 0; i < cores_count; i++) {
+        say("core %u: APIC id %u, known answer %016lx", i, cores[i].apic_id, cores[i].kat);
+        if (cores[i].kat != cores[0].kat) give_up("cores compute different results");
+    }
+}
+
+_Noreturn void kernel_main(struct boot *b)
+{
+    void *tables = boot_pool_take(&b->pool, BOOT_TABLES);
+    trap_start(b->image, b->image_end);
+    const char *missing = cores_start(b);
+    acpi_use(&b->acpi);
+    if (missing) say("*** missing: %s; restarting", missing), acpi_restart();
+    map_memory(b, tables);
+    start_clock(&b->acpi);
+    cores_calibrate_timer();
+    cores_start_others(b, (uint64_t)(uintptr_t)paging.root, work);
+    if (fp9_cpu_missing()) give_up(fp9_cpu_missing());
+    if (arena_bytes < cores_count * (uint64_t)KAT_MEMORY) give_up("too little memory");
+    atomic_store(&all_up, 1);
+    prepare(&cores[0]);
+    show_cores(b);
+    options_read(&options, b->options);
+    acpi_power_off();
+    give_up("power off");
+}

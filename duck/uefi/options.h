@@ -1,0 +1,21 @@
+/* options.h: the words that a duck is started with, e.g. from QEMU's -append or a boot entry:
+ *   key=32 hex digits   the flock's key              address=10.21.1.5   static; else DHCP
+ *   name=TEXT           what the duck calls itself   spin_us=N           idle cores sleep after so long
+ * Unknown words are named in the log and ignored: loaders put words of their own there. */
+#ifndef DUCK_UEFI_OPTIONS_H
+#define DUCK_UEFI_OPTIONS_H
+
+#include <stdint.h>
+
+struct options {
+    uint8_t key[16];
+    int has_key;
+    uint32_t address; // most significant byte first; 0: DHCP
+    char name[32];
+    uint32_t spin_us; // 0: not given
+    char bad[48];     // the first word that was not understood
+};
+
+void options_read(struct options *o, const char *text);
+
+#endif

@@ -1,0 +1,34 @@
+/* trap.h: segments, interrupt table and the report of exceptions.
+ *
+ * An exception in the firmware is a bug or broken hardware: its registers and backtrace go to the console,
+ * then the machine restarts, so that a duck never needs a visit. */
+#ifndef DUCK_UEFI_TRAP_H
+#define DUCK_UEFI_TRAP_H
+
+#include <stdint.h>
+
+#define VECTOR_TIMER 0x40u
+#define VECTOR_WAKE 0x41u
+#define VECTOR_SPURIOUS 0xffu
+
+/* As trap_entries.S pushes it. */
+struct trap {
+    uint64_t r15, r14, r13, r12, r11, r10, r9, r8, rbp, rdi, rsi, rdx, rcx, rbx, rax;
+    uint64_t vector, error_code;
+    uint64_t rip, cs, rflags, rsp, ss; // pushed by the CPU
+};
+_Static_assert(sizeof(struct trap) == 22 * 8, "trap");
+
+/* Per core: segments, task state and a stack for double faults. */
+struct trap_core {
+    uint64_t gdt[7];
+    uint8_t tss[104 + 24];
+    uint8_t fault_stack[4096] __attribute__((aligned(16)));
+};
+
+/* Core 0, once: builds the interrupt table. image: subtracted from addresses in reports. */
+void trap_start(uint64_t image, uint64_t image_end);
+/* Every core: loads its segments and the table; interrupts stay off. */
+void trap_load(struct trap_core *c);
+
+#endif

@@ -1,0 +1,161 @@
+/* test_memory.c: the firmware's memory map and page tables. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "duck/uefi/memory_map.h"
+#include "duck/uefi/paging.h"
+
+enum { RESERVED = 0, LOADER = 2, BOOT_DATA = 4, RUNTIME = 6, FREE = 7, ACPI = 9, MMIO = 11 };
+#define MB ((uint64_t)1 << 20)
+#define GB ((uint64_t)1 << 30)
+
+static void add(struct memory_map *m, uint32_t type, uint64_t start, uint64_t end)
+{
+    memory_map_add(m, type, start, (end - start) / 4096);
+}
+
+/* As a small machine with RAM below and above the hole for devices has it, in no order. */
+static void small_machine(struct memory_map *m)
+{
+    *m = (struct memory_map){0};
+    add(m, FREE, 4 * GB, 6 * GB);
+    add(m, FREE, 0x1000, 0xa0000);
+    add(m, FREE, 1 * MB, 100 * MB + 0x3000);
+    add(m, BOOT_DATA, 100 * MB + 0x3000, 120 * MB);
+    add(m, LOADER, 120 * MB, 121 * MB);
+    add(m, FREE, 121 * MB, 2 * GB - 16 * MB);
+    add(m, ACPI, 2 * GB - 16 * MB, 2 * GB - 15 * MB);
+    add(m, RUNTIME, 2 * GB - 15 * MB, 2 * GB);
+    add(m, MMIO, 0xe0000000, 0xf0000000);
+    memory_map_sort(m);
+}
+
+static void neighbours_are_merged(void **state)
+{
+    (void)state;
+    struct memory_map m;
+    small_machine(&m);
+    assert_int_equal(m.count, 7);
+    for (uint32_t i = 1; i < m.count; i++) assert_true(m.range[i].start >= m.range[i - 1].end);
+    assert_int_equal(m.range[1].start, 1 * MB);
+    assert_int_equal(m.range[1].end, 120 * MB); // boot services memory is free now
+    assert_int_equal(m.range[1].kind, MEMORY_FREE);
+    assert_int_equal(memory_map_ram(&m), 4 * GB - 1 * MB + 0x9f000);
+    assert_true(memory_map_has_ram(&m, 2 * GB - 4096, 2 * GB));
+    assert_false(memory_map_has_ram(&m, 2 * GB, 4 * GB)); // devices do not count
+}
+
+static void arena_is_whole_large_pages(void **state)
+{
+    (void)state;
+    struct memory_map m;
+    struct memory_piece p[8];
+    small_machine(&m);
+    assert_int_equal(memory_map_arena(&m, p, 8), 3);
+    assert_int_equal(p[0].start, 2 * MB);
+    assert_int_equal(p[0].bytes, 118 * MB);
+    assert_int_equal(p[1].start, 122 * MB);
+    assert_int_equal(p[1].bytes, 2 * GB - 138 * MB);
+    assert_int_equal(p[2].bytes, 2 * GB);
+    assert_int_equal(memory_map_arena(&m, p, 1), 1); // no more than fit
+}
+
+static void too_many_descriptors_are_counted(void **state)
+{
+    (void)state;
+    static struct memory_map m;
+    for (uint64_t i = 0; i < MEMORY_RANGES + 3; i++) memory_map_add(&m, FREE, i * 0x2000, 1);
+    assert_int_equal(m.count, MEMORY_RANGES);
+    assert_int_equal(m.lost, 3);
+}
+
+#define ADDRESS 0x000ffffffffff000u
+
+static void maps_with_the_largest_pages(void **state)
+{
+    (void)state;
+    uint8_t *pool = aligned_alloc(4096, 256 << 10);
+    for (int giant = 0; giant < 2; giant++) {
+        struct paging p;
+        assert_int_equal(paging_start(&p, pool, 256 << 10, giant), 0);
+        uint64_t va = 0x400000000000;
+        assert_int_equal(paging_map(&p, va, 4 * GB, 2 * GB + 2 * MB + 4096, PAGE_WRITE | PAGE_NO_EXECUTE), 0);
+        // root, level 3, [two level 2 tables without giant pages,] level 2 for the rest, level 1 for the last
+        // page
+        assert_int_equal(p.used / 4096, giant ? 4 : 6);
+        for (uint64_t at = 0; at < 2 * GB + 2 * MB + 4096; at += 4096 * 511) {
+            uint64_t e = paging_find(&p, va + at);
+            assert_int_equal(e & ADDRESS, 4 * GB + at);
+            assert_true(e & PAGE_WRITE && e & PAGE_NO_EXECUTE && !(e & PAGE_USER));
+        }
+        assert_int_equal(paging_find(&p, va + 2 * GB + 2 * MB + 4096), 0);
+        assert_int_equal(paging_find(&p, va - 4096), 0);
+        assert_int_equal(paging_map(&p, va + MB, 4 * GB + MB, 4096, PAGE_WRITE), 0); // there already
+        assert_int_equal(paging_map(&p, va + MB, 5 * GB, 4096, PAGE_WRITE), -2);
+    }
+    struct paging p;
+    assert_int_equal(paging_start(&p, pool, 4096, 0), 0);
+    assert_int_equal(paging_map(&p, 0, 0, 4096, 0), -1);
+    assert_int_equal(paging_start(&p, pool, 4095, 0), -1);
+    free(pool);
+}
+
+static void identity_protects(void **state)
+{
+    (void)state;
+    uint8_t *pool = aligned_alloc(4096, 256 << 10);
+    struct memory_map m;
+    small_machine(&m);
+    static const struct {
+        const char *what;
+        uint64_t at;
+        int mapped, cached, executable;
+    } cases[] = {
+        {"null", 0, 0, 0, 0},
+        {"first page of all", 4096, 1, 1, 1},
+        {"low memory", 0x9f000, 1, 1, 1},
+        {"free memory", 64 * MB, 1, 1, 0},
+        {"the image", 120 * MB + 4096, 1, 1, 1},
+        {"runtime services", 2 * GB - 8 * MB, 1, 1, 0},
+        {"a device", 0xe0000000, 1, 0, 0},
+        {"the APIC", 0xfee00000, 1, 0, 0},
+        {"high memory", 5 * GB, 1, 1, 0},
+        {"beyond memory", 6 * GB, 0, 0, 0},
+    };
+    for (int giant = 0; giant < 2; giant++) {
+        struct paging p;
+        paging_start(&p, pool, 256 << 10, giant);
+        assert_int_equal(paging_identity(&p, &m, 120 * MB, 120 * MB + 300000), 0);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            uint64_t e = paging_find(&p, cases[i].at);
+            if (!cases[i].mapped && !e) continue;
+            assert_int_equal(e & ADDRESS, cases[i].at);
+            assert_int_equal(!(e & PAGE_UNCACHED), cases[i].cached);
+            assert_int_equal(!(e & PAGE_NO_EXECUTE), cases[i].executable);
+        }
+        paging_start(&p, pool, 256 << 10, giant); // an image above 4 GiB
+        assert_int_equal(paging_identity(&p, &m, 5 * GB + 4096, 5 * GB + 300000), 0);
+        assert_false(paging_find(&p, 5 * GB + 8192) & PAGE_NO_EXECUTE);
+        assert_true(paging_find(&p, 5 * GB + 2 * MB) & PAGE_NO_EXECUTE);
+        assert_true(paging_find(&p, 5 * GB - 4096) & PAGE_NO_EXECUTE);
+        assert_int_equal(paging_find(&p, 6 * GB - 4096) & ADDRESS, 6 * GB - 4096);
+    }
+    free(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(neighbours_are_merged),
+        cmocka_unit_test(arena_is_whole_large_pages),
+        cmocka_unit_test(too_many_descriptors_are_counted),
+        cmocka_unit_test(maps_with_the_largest_pages),
+        cmocka_unit_test(identity_protects),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
