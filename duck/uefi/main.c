@@ -1,7 +1,10 @@
 /* main.c: from bare machine to duck. Reads as the list of what happens, in order. */
 #include <string.h>
 
+#include "duck/dhcp.h"
+#include "duck/duck.h"
 #include "duck/kat.h"
+#include "duck/net.h"
 #include "duck/uefi/boot.h"
 #include "duck/uefi/clock.h"
 #include "duck/uefi/console.h"
@@ -9,6 +12,9 @@
 #include "duck/uefi/cpu.h"
 #include "duck/uefi/options.h"
 #include "duck/uefi/paging.h"
+#include "duck/uefi/pci.h"
+#include "duck/uefi/platform_uefi.h"
+#include "duck/uefi/print.h"
 #include "duck/uefi/trap.h"
 
 /* Where the arena lies: all free memory, one piece after the other, whatever holes there are between. */
@@ -20,6 +26,8 @@ static struct options options;
 static uint8_t *arena;
 static uint64_t arena_bytes;
 static _Atomic uint32_t all_up; // cores_count is final
+static _Atomic uint32_t never;  // a bare-metal duck does not stop
+static struct duck *_Atomic the_duck;
 
 /* What cannot go on: says why, and tries again from power-on after a while. */
 static _Noreturn void give_up(const char *what)
@@ -51,7 +59,7 @@ static void map_memory(const struct boot *b, void *tables)
         arena_bytes >> 20, pieces, paging.used >> 10);
 }
 
-static void start_clock(const struct acpi *a)
+static uint64_t start_clock(const struct acpi *a)
 {
     struct clock_result c = clock_start(a);
     if (!c.tsc_hz) {
@@ -61,6 +69,7 @@ static void start_clock(const struct acpi *a)
     say("clock: TSC %lu kHz by %s, %s%s", c.tsc_hz / 1000, c.by,
         c.checked_by ? (c.agree ? "agrees with " : "DISAGREES with ") : "no second clock",
         c.checked_by ? c.checked_by : "");
+    return c.tsc_hz;
 }
 
 /* All cores: waits until everyone is here for the n-th time. Nobody comes without having been counted, and
@@ -86,6 +95,9 @@ static void work(struct core *c)
 {
     while (!atomic_load(&all_up)) cpu_pause();
     prepare(c);
+    struct duck *d;
+    while (!(d = atomic_load(&the_duck))) cpu_pause();
+    duck_worker(d, &never);
     cpu_stop();
 }
 
@@ -98,6 +110,53 @@ static void show_cores(const struct boot *b)
     }
 }
 
+static void open_nic(struct nic *nic, struct boot *b)
+{
+    const struct nic_driver *driver = pci_open_nic(nic, b, &paging);
+    if (!driver) give_up("no NIC");
+    say("NIC: %s, %02x:%02x:%02x:%02x:%02x:%02x, %u Mb/s", driver->name, nic->mac[0], nic->mac[1],
+        nic->mac[2], nic->mac[3], nic->mac[4], nic->mac[5], nic->link_mbps(nic->self));
+}
+
+static void read_options(const struct boot *b)
+{
+    options_read(&options, b->options);
+    if (options.bad[0]) say("option ignored: %s", options.bad);
+    if (!options.has_key) give_up("no flock key in the boot options");
+}
+
+/* Frames in, results out, for ever. */
+static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
+{
+    static struct platform platform;
+    static struct nic nic;
+    static struct dhcp dhcp;
+    static struct net net;
+    open_nic(&nic, b);
+    platform_uefi_start(&platform, &options, tsc_hz);
+    platform.cores = cores_count;
+    platform.memory = arena;
+    platform.memory_bytes = arena_bytes;
+    platform.memory_total = memory_map_ram(&b->map);
+    if (options.name[0])
+        memcpy(platform.name, options.name, sizeof platform.name);
+    else
+        print_to(platform.name, sizeof platform.name, "duck-%02x%02x%02x", nic.mac[3], nic.mac[4],
+                 nic.mac[5]);
+    net_init(&net, options.address ? &nic : &dhcp.nic, options.address, WIRE_DUCK_PORT);
+    if (!options.address) dhcp_start(&dhcp, &nic, &platform, &net.address);
+    struct duck_options o = {.platform = &platform,
+                             .link = &net.link,
+                             .flock_key = siphash_key(options.key),
+                             .kernels = fp9_select(NULL)};
+    struct duck *d = duck_start(&o);
+    if (!d) give_up("too little memory for a duck");
+    atomic_store(&the_duck, d);
+    say("ready: %s, %u ms after the clock started", platform.name, (unsigned)(clock_now() / 1000000));
+    duck_run(d, &never);
+    give_up("the duck stopped");
+}
+
 _Noreturn void kernel_main(struct boot *b)
 {
     void *tables = boot_pool_take(&b->pool, BOOT_TABLES);
@@ -106,7 +165,7 @@ _Noreturn void kernel_main(struct boot *b)
     acpi_use(&b->acpi);
     if (missing) say("*** missing: %s; restarting", missing), acpi_restart();
     map_memory(b, tables);
-    start_clock(&b->acpi);
+    uint64_t tsc_hz = start_clock(&b->acpi);
     cores_calibrate_timer();
     cores_start_others(b, (uint64_t)(uintptr_t)paging.root, work);
     if (fp9_cpu_missing()) give_up(fp9_cpu_missing());
@@ -114,7 +173,6 @@ _Noreturn void kernel_main(struct boot *b)
     atomic_store(&all_up, 1);
     prepare(&cores[0]);
     show_cores(b);
-    options_read(&options, b->options);
-    acpi_power_off();
-    give_up("power off");
+    read_options(b);
+    be_a_duck(b, tsc_hz);
 }

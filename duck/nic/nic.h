@@ -1,0 +1,48 @@
+/* nic.h: what a NIC driver sees of its device, and how drivers are found.
+ *
+ * A driver gets registers and DMA memory through struct nic_device: the PCI device on bare metal, a device
+ * model in tests; it knows neither PCI enumeration nor page tables. It gives a struct nic (duck/platform.h).
+ * All drivers poll; rings are re-armed with every recv(); a frame that is not whole is counted and dropped,
+ * never fatal. Called by core 0 only. */
+#ifndef DUCK_NIC_NIC_H
+#define DUCK_NIC_NIC_H
+
+#include "duck/platform.h"
+
+struct nic_device {
+    void *self;
+    uint32_t (*config)(void *self, uint32_t offset, uint32_t bytes); // PCI configuration space
+    /* Registers of a memory BAR, naturally aligned, 1, 2, 4 or 8 bytes. */
+    uint64_t (*read)(void *self, uint32_t bar, uint32_t offset, uint32_t bytes);
+    void (*write)(void *self, uint32_t bar, uint32_t offset, uint32_t bytes, uint64_t value);
+    /* Zeroed memory that the device can reach, 4 KiB-aligned; *address is what the device calls it. */
+    void *(*memory)(void *self, size_t bytes, uint64_t *address);
+    uint64_t (*now)(void *self); // nanoseconds
+};
+
+enum {
+    NIC_RING = 256,    // descriptors of a ring
+    NIC_BUFFER = 2048, // bytes of a frame's buffer
+    NIC_BATCH = 64,    // frames of one recv() at most
+    NIC_FRAME_MIN = 14,
+    NIC_FRAME_MAX = 1514,
+};
+
+struct nic_driver {
+    const char *name;
+    uint16_t vendor;
+    uint16_t device[6]; // ends with 0
+    /* Resets the device and starts it. 0, or -1 and *why. One device per driver. */
+    int (*open)(struct nic *out, const struct nic_device *d, const char **why);
+};
+
+extern const struct nic_driver virtio_net_driver, e1000e_driver;
+
+/* Order of memory between CPU and device. x86 keeps stores in order and loads in order; what is left is the
+ * compiler, and a store before a load of the same ring. */
+static inline void nic_barrier(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+#endif

@@ -1,0 +1,212 @@
+/* pci.c: scanning for a NIC, its BARs, and struct nic_device over them. */
+#include "duck/uefi/pci.h"
+
+#include "duck/uefi/clock.h"
+#include "duck/uefi/console.h"
+
+/* PCI local bus 3.0, chapter 6. */
+enum {
+    CONFIG_ID = 0x00,
+    CONFIG_COMMAND = 0x04,
+    COMMAND_MEMORY = 2,
+    COMMAND_MASTER = 4,
+    COMMAND_NO_INTX = 1 << 10,
+    CONFIG_HEADER_TYPE = 0x0e,
+    HEADER_MULTI_FUNCTION = 0x80,
+    CONFIG_BAR0 = 0x10,
+    BARS = 6,
+    BAR_PORTS = 1,
+    BAR_TYPE_64 = 4,
+    BAR_TYPE_MASK = 6,
+};
+
+static struct {
+    volatile uint8_t *config;    // 4 KiB of the NIC
+    volatile uint8_t *bar[BARS]; // NULL: none
+    uint64_t bar_bytes[BARS];
+    struct boot_pool *pool;
+} the;
+
+static volatile uint8_t *function_at(const struct acpi *a, uint32_t bus, uint32_t device, uint32_t function)
+{
+    uint64_t at = a->ecam + ((uint64_t)bus << 20 | device << 15 | function << 12);
+    return (volatile uint8_t *)(uintptr_t)at;
+}
+
+static uint32_t config32(volatile uint8_t *c, uint32_t offset)
+{
+    return *(volatile uint32_t *)(c + offset);
+}
+
+static void set_config32(volatile uint8_t *c, uint32_t offset, uint32_t v)
+{
+    *(volatile uint32_t *)(c + offset) = v;
+}
+
+static void set_command(volatile uint8_t *c, uint32_t on, uint32_t off)
+{
+    uint32_t v = config32(c, CONFIG_COMMAND) & 0xffff; // the status half clears bits that are written
+    set_config32(c, CONFIG_COMMAND, (v | on) & ~off);
+}
+
+/* One memory BAR: its address and size. Returns how many BAR slots it takes. */
+static uint32_t read_bar(volatile uint8_t *c, uint32_t i, uint64_t *address, uint64_t *bytes)
+{
+    uint32_t at = CONFIG_BAR0 + 4 * i, low = config32(c, at), high = 0, low_size, high_size = UINT32_MAX;
+    int is_64 = (low & BAR_TYPE_MASK) == BAR_TYPE_64 && !(low & BAR_PORTS) && i + 1 < BARS;
+    *address = *bytes = 0;
+    if (low & BAR_PORTS) return 1;
+    set_config32(c, at, UINT32_MAX);
+    low_size = config32(c, at);
+    set_config32(c, at, low);
+    if (is_64) {
+        high = config32(c, at + 4);
+        set_config32(c, at + 4, UINT32_MAX);
+        high_size = config32(c, at + 4);
+        set_config32(c, at + 4, high);
+    }
+    if (low_size & ~15u || (is_64 && high_size))
+        *bytes = ~((uint64_t)high_size << 32 | (low_size & ~15u)) + 1;
+    *address = (uint64_t)high << 32 | (low & ~15u);
+    return is_64 ? 2 : 1;
+}
+
+/* -1: an address that cannot be mapped. */
+static int map_bars(struct paging *paging)
+{
+    set_command(the.config, 0, COMMAND_MEMORY | COMMAND_MASTER); // while sizes are asked for
+    for (uint32_t i = 0; i < BARS;) {
+        uint64_t address, bytes;
+        uint32_t slots = read_bar(the.config, i, &address, &bytes);
+        if (address && bytes) {
+            uint64_t start = address & ~(uint64_t)4095, end = (address + bytes + 4095) & ~(uint64_t)4095;
+            if (paging_map(paging, start, start, end - start, PAGE_WRITE | PAGE_NO_EXECUTE | PAGE_UNCACHED))
+                return -1;
+            the.bar[i] = (volatile uint8_t *)(uintptr_t)address;
+            the.bar_bytes[i] = bytes;
+        }
+        i += slots;
+    }
+    set_command(the.config, COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX, 0);
+    return 0;
+}
+
+/* ---- struct nic_device ---- */
+
+static uint32_t device_config(void *self, uint32_t offset, uint32_t bytes)
+{
+    (void)self;
+    if (bytes == 1) return the.config[offset];
+    if (bytes == 2) return *(volatile uint16_t *)(the.config + offset);
+    return config32(the.config, offset);
+}
+
+static int is_inside(uint32_t bar, uint32_t offset, uint32_t bytes)
+{
+    return bar < BARS && the.bar[bar] && offset + (uint64_t)bytes <= the.bar_bytes[bar];
+}
+
+static uint64_t device_read(void *self, uint32_t bar, uint32_t offset, uint32_t bytes)
+{
+    (void)self;
+    if (!is_inside(bar, offset, bytes)) return UINT64_MAX; // what a bus without a device answers
+    volatile uint8_t *p = the.bar[bar] + offset;
+    switch (bytes) {
+    case 1:
+        return *p;
+    case 2:
+        return *(volatile uint16_t *)p;
+    case 4:
+        return *(volatile uint32_t *)p;
+    default:
+        return *(volatile uint64_t *)p;
+    }
+}
+
+static void device_write(void *self, uint32_t bar, uint32_t offset, uint32_t bytes, uint64_t v)
+{
+    (void)self;
+    if (!is_inside(bar, offset, bytes)) return;
+    volatile uint8_t *p = the.bar[bar] + offset;
+    switch (bytes) {
+    case 1:
+        *p = (uint8_t)v;
+        break;
+    case 2:
+        *(volatile uint16_t *)p = (uint16_t)v;
+        break;
+    case 4:
+        *(volatile uint32_t *)p = (uint32_t)v;
+        break;
+    default: // two halves, as every device takes them
+        *(volatile uint32_t *)p = (uint32_t)v;
+        *(volatile uint32_t *)(p + 4) = (uint32_t)(v >> 32);
+    }
+}
+
+static void *device_memory(void *self, size_t bytes, uint64_t *address)
+{
+    (void)self;
+    void *p = boot_pool_take(the.pool, bytes);
+    *address = (uint64_t)(uintptr_t)p; // mapped at its own address
+    return p;
+}
+
+static uint64_t device_now(void *self)
+{
+    (void)self;
+    return clock_now();
+}
+
+/* ---- scan ---- */
+
+static const struct nic_driver *driver_of(uint32_t id)
+{
+    static const struct nic_driver *const drivers[] = {&virtio_net_driver, &e1000e_driver};
+    for (uint32_t i = 0; i < sizeof drivers / sizeof *drivers; i++)
+        for (const uint16_t *d = drivers[i]->device; *d; d++)
+            if (id == ((uint32_t)*d << 16 | drivers[i]->vendor)) return drivers[i];
+    return NULL;
+}
+
+static const struct nic_driver *open_at(volatile uint8_t *c, const struct nic_driver *driver, struct nic *out,
+                                        struct paging *paging)
+{
+    static const struct nic_device device = {NULL,         device_config, device_read,
+                                             device_write, device_memory, device_now};
+    const char *why = "a BAR cannot be mapped";
+    the.config = c;
+    if (map_bars(paging) == 0 && driver->open(out, &device, &why) == 0) return driver;
+    say("%s: %s", driver->name, why);
+    set_command(c, 0, COMMAND_MASTER);
+    return NULL;
+}
+
+const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging)
+{
+    const struct acpi *a = &boot->acpi;
+    the.pool = &boot->pool;
+    if (!a->ecam) {
+        say("no MCFG table: no way to PCI configuration space");
+        return NULL;
+    }
+    uint64_t start = a->ecam + ((uint64_t)a->first_bus << 20);
+    uint64_t bytes = (uint64_t)(a->last_bus - a->first_bus + 1) << 20;
+    if (paging_map(paging, start, start, bytes, PAGE_WRITE | PAGE_NO_EXECUTE | PAGE_UNCACHED)) {
+        say("no room to map PCI configuration space");
+        return NULL;
+    }
+    for (uint32_t bus = a->first_bus; bus <= a->last_bus; bus++)
+        for (uint32_t device = 0; device < 32; device++)
+            for (uint32_t function = 0; function < 8; function++) {
+                volatile uint8_t *c = function_at(a, bus, device, function);
+                uint32_t id = config32(c, CONFIG_ID);
+                if (id == UINT32_MAX && function == 0) break;
+                const struct nic_driver *driver = driver_of(id);
+                if (driver) driver = open_at(c, driver, out, paging);
+                if (driver) return driver;
+                if (function == 0 && !(c[CONFIG_HEADER_TYPE] & HEADER_MULTI_FUNCTION)) break;
+            }
+    say("no NIC that a driver knows");
+    return NULL;
+}

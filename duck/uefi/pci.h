@@ -1,0 +1,16 @@
+/* pci.h: PCI devices through memory-mapped configuration space (PCI Express base 5.0, 7.2.2), and the NIC
+ * among them. The firmware has numbered buses and given BARs their addresses; we only read them. */
+#ifndef DUCK_UEFI_PCI_H
+#define DUCK_UEFI_PCI_H
+
+#include <stdint.h>
+
+#include "duck/nic/nic.h"
+#include "duck/uefi/boot.h"
+#include "duck/uefi/paging.h"
+
+/* Finds the first device that a driver knows, maps its BARs uncached, and opens it with memory from the
+ * pool. Returns the driver; NULL: none found, or it failed; the log says which. */
+const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging);
+
+#endif

@@ -1,0 +1,11 @@
+/* platform_uefi.h: the bare machine under a duck (duck/platform.h). */
+#ifndef DUCK_UEFI_PLATFORM_UEFI_H
+#define DUCK_UEFI_PLATFORM_UEFI_H
+
+#include "duck/platform.h"
+#include "duck/uefi/options.h"
+
+/* Fills everything but cores, memory and name. */
+void platform_uefi_start(struct platform *out, const struct options *o, uint64_t tsc_hz);
+
+#endif

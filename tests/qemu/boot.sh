@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# boot.sh: from power-on to a duck that answers: all cores, right results, clock, NIC, address; a wrong key is not answered.
+# shellcheck source=tests/qemu/lib.sh
+. "$(dirname "$0")/lib.sh"
+start=$(date +%s%N)
+boot duck-1 1 virtio-net-pci 4 "key=$key colour=green"
+wait_for duck-1 "DHCP: have an address" 60
+ms=$((($(date +%s%N) - start) / 1000000))
+tr -d '\r' <"$work/duck-1.log" >"$work/said"
+expect() { grep -q -- "$1" "$work/said" || fail "the log does not say '$1': $(cat "$work/said")"; }
+expect "cores: 4 of 4 up"
+expect "agrees with"
+expect "NIC: virtio-net, 52:54:00:12:34:56"
+expect "option ignored: colour=green"
+answer=$("$build/tests/kat-print")
+[ "$(grep -c "^core [0-3]: APIC id [0-9]*, known answer $answer$" "$work/said")" -eq 4 ] ||
+    fail "not four cores that compute $answer: $(grep "known answer" "$work/said")"
+
+flock_file flock 1
+timeout 60 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/out.f32" --flock "$work/flock" -v 2>"$work/duckd.log" ||
+    fail "duckd: $(tail -n 3 "$work/duckd.log")"
+(umask 077 && echo ffffffffffffffffffffffffffffffff >"$work/other_key")
+sed "s,$work/key,$work/other_key,; s/\"find_ms\": 20000/\"find_ms\": 2000/" "$work/flock" >"$work/wrong"
+if timeout 20 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/out.f32" --flock "$work/wrong" 2>"$work/wrong.log"; then
+    fail "a wrong key was taken"
+fi
+grep -q "1 of 1 ducks have not answered" "$work/wrong.log" || fail "a wrong key: $(cat "$work/wrong.log")"
+echo "power-on to an address: $ms ms"

@@ -1,0 +1,77 @@
+# shellcheck shell=bash
+# lib.sh: what the QEMU tests share. usage of every test: TEST.sh BUILD_DIR.
+#
+# Guests have QEMU's user network (its own DHCP server; one UDP port of this host leads to the duck), so no test needs
+# root. Everything lives in one temporary folder, removed at the end; only processes started here are ended.
+set -euo pipefail
+
+build=$(cd "$1" && pwd)
+work=$(mktemp -d /tmp/duckd-qemu-XXXXXX)
+pids=()
+key=00112233445566778899aabbccddeeff
+base_port=$((20000 + $$ % 20000))
+
+cleanup() {
+    local status=$?
+    set +e
+    for p in "${pids[@]}"; do kill "$p" 2>/dev/null; done
+    for p in "${pids[@]}"; do wait "$p" 2>/dev/null; done
+    if [ $status -ne 0 ] && [ $status -ne 77 ]; then tail -n 15 "$work"/*.log >&2; fi
+    rm -rf "$work"
+    exit $status
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+
+fail() {
+    echo "FAIL: $*" >&2
+    exit 1
+}
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+ovmf=
+for f in /usr/share/ovmf/OVMF.fd /usr/share/OVMF/OVMF.fd /usr/share/qemu/OVMF.fd; do [ -z "$ovmf" ] && [ -f "$f" ] && ovmf=$f; done
+[ -n "$ovmf" ] || skip "needs OVMF: apt-get install ovmf"
+command -v qemu-system-x86_64 >/dev/null || skip "needs QEMU: apt-get install qemu-system-x86"
+(umask 077 && echo $key >"$work/key")
+
+# machine NAME CORES MEMORY ARGUMENT...: a guest whose serial line goes to NAME.log. TCG: works on every host.
+machine() {
+    local name=$1 cores=$2 memory=$3
+    shift 3
+    qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp "$cores" -m "$memory" -nodefaults -display none \
+        -no-reboot -bios "$ovmf" -serial "file:$work/$name.log" -monitor none "$@" </dev/null >"$work/$name.qemu.log" 2>&1 &
+    pids+=($!)
+}
+
+# boot NAME NUMBER NIC CORES OPTIONS: a duck started without a network boot; UDP port base_port + NUMBER leads to it.
+boot() {
+    machine "$1" "$4" 96 -kernel "$build/duck/BOOTX64.EFI" -append "name=$1 spin_us=200 $5" \
+        -netdev "user,id=n,hostfwd=udp:127.0.0.1:$((base_port + $2))-:21210" -device "$3,netdev=n,romfile="
+}
+
+# wait_for NAME TEXT SECONDS: until the guest's log holds it.
+wait_for() {
+    local i
+    for ((i = 0; i < $3 * 10; i++)); do
+        grep -q -- "$2" "$work/$1.log" 2>/dev/null && return 0
+        sleep 0.1
+    done
+    fail "$1 has not said '$2' within $3 s"
+}
+
+# flock_file NAME NUMBER...: ducks by their numbers.
+flock_file() {
+    local name=$1 list="" n
+    shift
+    for n in "$@"; do list+="${list:+, }{\"address\": \"127.0.0.1:$((base_port + n))\"}"; done
+    # dead_ms: virtual cores share real ones, a guest may stand still for seconds.
+    cat >"$work/$name" <<END
+{"transport": "udp", "key_file": "$work/key", "find_ms": 20000, "dead_ms": 10000,
+ "ports": [{"address": "127.0.0.1", "ducks": [$list]}]}
+END
+}
