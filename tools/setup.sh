@@ -5,7 +5,7 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 BUILD_PACKAGES="gcc libc6-dev make cmake ninja-build pkg-config ccache
-    libcjson-dev libpcre2-dev libedit-dev libcmocka-dev libuv1-dev node-llhttp libdpdk-dev gnu-efi gnuplot-nox"
+    libcjson-dev libpcre2-dev libedit-dev libcmocka-dev libuv1-dev node-llhttp libdpdk-dev gnu-efi binutils gnuplot-nox"
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
 

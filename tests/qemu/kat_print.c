@@ -1,4 +1,5 @@
-/* kat_print.c: prints what the known-answer test of seed 1 gives on this machine, as ducks do when they boot. */
+/* kat_print.c: prints what the known-answer test of seed 1 gives on this machine, as ducks do when they boot.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
