@@ -270,6 +270,8 @@ int main(int argc, char **argv)
     }
     linux_say("ready: port %u, %u cores, %llu MB, %s kernels", a.port, a.cores,
               (unsigned long long)(a.memory >> 20), o.kernels->name);
+    if (platform.read_bytes_per_second)
+        linux_say("memory: %.1f GB/s read", (double)platform.read_bytes_per_second * 1e-9);
     rc = run(d, &platform);
     munmap(platform.memory, platform.memory_bytes);
     close(fd);

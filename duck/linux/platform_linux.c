@@ -17,10 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "duck/linux/bandwidth.h"
 #include "duck/linux/program_linux.h"
 #include "duck/wire.h"
 
-#define HUGE_FROM                                                                                            \
+#define REAL_FROM                                                                                            \
     ((uint64_t)1 << 30) // smaller ducks are tests: many on one machine, huge pages would only cost
 
 _Atomic uint32_t platform_linux_stop;
@@ -170,7 +171,7 @@ int platform_linux_open(struct platform *out, const struct linux_options *o)
         linux_say("cannot map %llu MB: %s", (unsigned long long)(o->memory_bytes >> 20), strerror(errno));
         return -1;
     }
-    if (o->memory_bytes >= HUGE_FROM) madvise(memory, o->memory_bytes, MADV_HUGEPAGE); // else only slower
+    if (o->memory_bytes >= REAL_FROM) madvise(memory, o->memory_bytes, MADV_HUGEPAGE); // else only slower
     *out = (struct platform){.self = &the,
                              .now = linux_now,
                              .random = linux_random,
@@ -186,6 +187,8 @@ int platform_linux_open(struct platform *out, const struct linux_options *o)
                              .memory_bytes = o->memory_bytes,
                              .memory_total = total_memory(),
                              .firmware_hash = own_hash(),
+                             .read_bytes_per_second =
+                                 o->memory_bytes >= REAL_FROM ? bandwidth_measure(o->cores) : 0,
                              .features = features(),
                              .firmware = "duck-linux 0.1.0"};
     linux_random(NULL, (uint8_t *)&out->boot_id, sizeof out->boot_id);
