@@ -108,7 +108,7 @@ static enum ip_verdict check_ip(const struct frame *in, uint32_t *end)
 }
 
 /* 0: not for `port`, or cut; -1: bad checksum. */
-static int check_udp(const uint8_t *f, uint32_t end, uint16_t port, struct datagram *out)
+static int check_udp(uint8_t *f, uint32_t end, uint16_t port, struct datagram *out)
 {
     if (end < UDP_DATA || f[IP_PROTOCOL] != PROTOCOL_UDP || get16(f + L4 + 2) != port) return 0;
     uint32_t bytes = get16(f + UDP_LENGTH);
@@ -116,7 +116,7 @@ static int check_udp(const uint8_t *f, uint32_t end, uint16_t port, struct datag
     if (get16(f + UDP_SUM) != 0 && udp_sum(f, bytes) != 0) return -1;
     out->peer = (struct peer){.address = get32(f + IP_FROM), .port = get16(f + L4)};
     memcpy(out->peer.mac, f + 6, 6);
-    out->data = (uint8_t *)(uintptr_t)(f + UDP_DATA);
+    out->data = f + UDP_DATA;
     out->bytes = bytes - 8;
     return 1;
 }
@@ -135,7 +135,7 @@ static uint32_t answer_arp(struct net *n, const struct frame *in, uint8_t *out)
 {
     static const uint8_t ether_ip_request[8] = {0, 1, 8, 0, 6, 4, 0, 1};
     const uint8_t *f = in->data, *a = f + IP;
-    if (in->bytes < ARP_BYTES || memcmp(a, ether_ip_request, 8) || n->address == 0 ||
+    if (in->bytes < ARP_BYTES || memcmp(a, ether_ip_request, 8) != 0 || n->address == 0 ||
         get32(a + 24) != n->address)
         return 0;
     memcpy(out, a + 8, 6);
@@ -173,7 +173,7 @@ static uint32_t answer_ping(struct net *n, const uint8_t *f, uint32_t end, uint8
 /* 1: a datagram for the duck. Other frames may leave an answer in `out`. */
 static int take(struct net *n, const struct frame *in, struct datagram *d, struct frame *out)
 {
-    const uint8_t *f = in->data;
+    uint8_t *f = in->data;
     uint32_t end = 0;
     out->bytes = 0;
     if (in->bytes < IP) {

@@ -81,7 +81,7 @@ static int is_our_note(const uint8_t *elf, const struct elf_program_header *p, s
         uint64_t name_bytes = ((uint64_t)head[0] + 3) / 4 * 4, data_bytes = ((uint64_t)head[1] + 3) / 4 * 4;
         if (name_bytes + data_bytes > p->filesz - at - 12) return 0;
         const uint8_t *note = elf + p->offset + at + 12;
-        if (head[0] == 6 && head[1] == 4 && head[2] == PROGRAM_NOTE && !memcmp(note, name, 6)) {
+        if (head[0] == 6 && head[1] == 4 && head[2] == PROGRAM_NOTE && memcmp(note, name, 6) == 0) {
             memcpy(&abi, note + name_bytes, sizeof abi);
             return abi == PROGRAM_ABI;
         }
@@ -108,7 +108,7 @@ int program_check(const uint8_t *elf, size_t bytes, struct program_image *out)
     memset(out, 0, sizeof *out);
     if (bytes < sizeof h) return PROGRAM_NOT_ELF;
     memcpy(&h, elf, sizeof h);
-    if (memcmp(h.ident, ident, sizeof ident) || h.type != ET_DYN || h.machine != EM_X86_64 ||
+    if (memcmp(h.ident, ident, sizeof ident) != 0 || h.type != ET_DYN || h.machine != EM_X86_64 ||
         h.phentsize != sizeof(struct elf_program_header) ||
         !within(h.phoff, (uint64_t)h.phnum * sizeof(struct elf_program_header), bytes))
         return PROGRAM_NOT_ELF;

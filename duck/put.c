@@ -152,9 +152,9 @@ void duck__units(struct duck *d, const struct wire_header *h, const uint8_t *pay
     if (ask.first < u.units) u.count = u.units - ask.first < ask.count ? u.units - ask.first : ask.count;
     if (u.count > most) u.count = most;
     memcpy(p, &u, sizeof u);
-    if (u.count) memcpy(p + sizeof u, s->unit_hash + ask.first, u.count * sizeof *s->unit_hash);
+    if (u.count) memcpy(p + sizeof u, s->unit_hash + ask.first, (size_t)u.count * sizeof *s->unit_hash);
     struct wire_header answer = {.type = WIRE_UNIT_HASHES,
-                                 .length = (uint16_t)(sizeof u + 8 * u.count),
+                                 .length = (uint16_t)(sizeof u + (size_t)8 * u.count),
                                  .session = h->session,
                                  .sequence = h->sequence,
                                  .source = d->session.terms.duck};

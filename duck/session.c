@@ -93,11 +93,11 @@ static void handle_open(struct duck *d, const struct peer *from, const struct wi
     }
     memcpy(&o, payload, sizeof o);
     struct session *s = &d->session;
-    if (s->open && !memcmp(&o, &s->terms, sizeof o)) { // OPENED was lost
+    if (s->open && memcmp(&o, &s->terms, sizeof o) == 0) { // OPENED was lost
         opened(d, h);
         return;
     }
-    if (memcmp(o.duck_nonce, d->nonce, WIRE_NONCE)) {
+    if (memcmp(o.duck_nonce, d->nonce, WIRE_NONCE) != 0) {
         refuse(d, from, h, &o, WIRE_BAD_NONCE, 0);
         return;
     }
@@ -156,7 +156,7 @@ static void handle_power(struct duck *d, const struct peer *from, const struct w
         return;
     }
     memcpy(&w, payload, sizeof w);
-    if (h->session == 0 && memcmp(w.duck_nonce, d->nonce, WIRE_NONCE)) {
+    if (h->session == 0 && memcmp(w.duck_nonce, d->nonce, WIRE_NONCE) != 0) {
         d->stats.stranger++;
         return;
     }

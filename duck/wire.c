@@ -47,7 +47,8 @@ struct siphash_key wire_session_key(const struct siphash_key *flock, const uint8
 {
     uint8_t text[WIRE_NONCE + 16] = {0};
     memcpy(text, nonce, WIRE_NONCE);
-    memcpy(text + WIRE_NONCE, "duckd session 0", 15);
+    static const uint8_t purpose[16] = "duckd session 0";
+    memcpy(text + WIRE_NONCE, purpose, sizeof purpose);
     struct siphash_key key;
     key.k0 = siphash(flock, text, sizeof text);
     text[WIRE_NONCE + 14] = '1';

@@ -103,7 +103,7 @@ static int read_key(const char *path, struct siphash_key *out)
     size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     if (n == 33 && text[32] == '\n') n = 32;
-    for (int i = 0; i < 16; i++) {
+    for (size_t i = 0; i < 16; i++) {
         unsigned byte;
         if (n != 32 || strspn(text + 2 * i, "0123456789abcdefABCDEF") < 2 ||
             sscanf(text + 2 * i, "%2x", &byte) != 1) {

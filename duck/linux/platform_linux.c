@@ -152,13 +152,9 @@ static uint64_t own_hash(void)
 
 static uint32_t features(void)
 {
-    uint32_t f = 0;
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) f |= WIRE_AVX2;
-    if (__builtin_cpu_supports("fma")) f |= WIRE_FMA;
-    if (__builtin_cpu_supports("f16c")) f |= WIRE_F16C;
-    if (__builtin_cpu_supports("avx512f")) f |= WIRE_AVX512;
-    return f;
+    uint32_t needed = fp9_cpu_missing() ? 0 : WIRE_AVX2 | WIRE_FMA | WIRE_F16C;
+    return needed | (__builtin_cpu_supports("avx512f") ? WIRE_AVX512 : 0);
 }
 
 int platform_linux_open(struct platform *out, const struct linux_options *o)
