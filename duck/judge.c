@@ -19,9 +19,9 @@ void duck__judge_lay_out(struct duck *d, uint8_t *base, uint64_t *at)
     j->scratch_bytes = duck_step_scratch_bytes(core, o->max_tokens, o->max_top_k);
     j->max_result_fragments = 0;
     for (uint32_t b = 0; b < shape->banks; b++) {
-        uint32_t n = wire_result_plan(shape->hidden, o->max_tokens, duck_core_subtrees(core, b, NULL, 0),
-                                      WIRE_F32, o->payload)
-                         .fragments;
+        uint32_t subtrees = duck_core_subtrees(core, b, NULL, 0);
+        uint32_t n = wire_result_plan(shape->hidden, o->max_tokens, subtrees, WIRE_F32, o->payload).fragments;
+        if (subtrees && n == 0) n = 65535; // so many tokens are too many, but fewer may fill the numbers
         if (n > j->max_result_fragments) j->max_result_fragments = n;
     }
     j->max_row_tasks = duck_work_max_row_tasks(core);
@@ -195,7 +195,8 @@ static int fragment_fits(struct duck *d, const struct step_slot *s, const struct
     if (s->fragments && s->fragments != h->fragments) return 0;
     if (h->length == 0 || h->length > payload || (h->fragment + 1 < h->fragments && h->length != payload))
         return 0;
-    return (uint64_t)h->fragment * payload + h->length <= d->judge.room;
+    return (uint64_t)(h->fragments - 1) * payload < d->judge.room && // the bitmap is as long as the room
+           (uint64_t)h->fragment * payload + h->length <= d->judge.room;
 }
 
 void duck__step_fragment(struct duck *d, const struct wire_header *h, const uint8_t *payload)

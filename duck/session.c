@@ -74,8 +74,8 @@ static uint64_t bad_field(const struct duck *d, const struct wire_open *o)
     if (o->duck == WIRE_HOST) return offsetof(struct wire_open, duck);
     if (o->lease_ms == 0 || o->lease_ms > 60000) return offsetof(struct wire_open, lease_ms);
     if (o->gap_us > 1000000) return offsetof(struct wire_open, gap_us);
-    if (o->max_tokens == 0 || o->max_tokens > 65536) return offsetof(struct wire_open, max_tokens);
-    if (o->max_top_k > 1024) return offsetof(struct wire_open, max_top_k);
+    if (o->max_tokens == 0 || o->max_tokens > 8192) return offsetof(struct wire_open, max_tokens);
+    if (o->max_top_k > 256) return offsetof(struct wire_open, max_top_k);
     if (o->step_slots == 0 || o->step_slots > STEP_SLOTS_MAX || (o->step_slots & (o->step_slots - 1)))
         return offsetof(struct wire_open, step_slots);
     if (o->element_bytes != 1 && o->element_bytes != 2 && o->element_bytes != 4)

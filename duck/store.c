@@ -47,7 +47,7 @@ static int parse_plan(struct store *s)
         (struct duck_shape){.hidden = p.hidden, .banks = p.banks, .bank = banks, .runs = p.runs, .run = runs};
     for (uint32_t i = 0; i < p.banks; i++) {
         const struct duck_bank_shape *b = &s->shape.bank[i];
-        if (b->routed > 65535 || b->always > 65535 || b->width > 1u << 18) return 0;
+        if (b->routed > 65535 || b->always > 4096 || b->width > 1u << 18) return 0;
     }
     return duck_shape_is_possible(&s->shape);
 }

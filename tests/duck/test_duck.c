@@ -599,6 +599,14 @@ static void impossible_steps_are_told_so(void **state)
         step[spoil[i]] = was;
         number++;
     }
+    // more fragments than the largest step has, and one beyond its end
+    uint64_t bad = sim_stats(&h).bad_frame;
+    struct wire_header frame = {.type = WIRE_STEP, .session = 9, .sequence = number, .fragments = 65535};
+    mini_send(&h, frame, step, WIRE_PAYLOAD);
+    frame.fragments = 400;
+    frame.fragment = 399;
+    mini_send(&h, frame, step, WIRE_PAYLOAD);
+    assert_int_equal(sim_stats(&h).bad_frame, bad + 2);
     check_step(&h, l, number, 1, 4, 4, WIRE_F32, WIRE_F32);
     free(step);
     sim_free(s);
