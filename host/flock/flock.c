@@ -9,7 +9,15 @@
 #include "host/flock/load.h"
 #include "host/flock/spec.h"
 #include "host/flock/transport.h"
+#include "host/util/clock.h"
 #include "host/util/log.h"
+
+/* A step that has not been answered: after a duck was lost it is computed again. */
+struct flock_lane {
+    struct mlp_step step;
+    bool busy;
+    uint64_t number;
+};
 
 struct flock {
     struct model_config config;
@@ -18,6 +26,10 @@ struct flock {
     struct plan plan;
     struct transport *transport;
     bool opened;
+    const struct model *model; // outlives the flock
+    struct pool *pool;
+    struct flock_lane *lane; // (lanes)
+    uint64_t submitted;
 };
 
 static int make_plan(struct flock *f, bool mtp, struct error *err)
@@ -30,6 +42,12 @@ static int make_plan(struct flock *f, bool mtp, struct error *err)
     return rc;
 }
 
+static int load(struct flock *f, struct error *err)
+{
+    int rc = flock_load(f->transport, &f->plan, f->model, f->pool, err);
+    return rc == 0 && f->transport->ops->loaded ? f->transport->ops->loaded(f->transport, err) : rc;
+}
+
 int flock_open(struct flock **out, const struct flock_options *o, struct error *err)
 {
     *out = NULL;
@@ -37,8 +55,12 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
     if (!f) return error_set(err, -ENOMEM, "no memory for a flock");
     f->config = o->model->config;
     f->lanes = o->lanes;
+    f->model = o->model;
+    f->pool = o->pool;
+    f->lane = calloc(o->lanes + 1, sizeof *f->lane);
     f->max_tokens = o->max_tokens;
-    int rc = flock_spec_read(&f->spec, o->spec, err);
+    int rc = f->lane ? flock_spec_read(&f->spec, o->spec, err)
+                     : error_set(err, -ENOMEM, "no memory for %u lanes", o->lanes);
     if (rc != 0) goto fail;
     if (f->spec.transport->find) rc = f->spec.transport->find(&f->transport, &f->spec, err);
     if (rc == 0) rc = make_plan(f, o->mtp, err);
@@ -54,8 +76,7 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
                                   .result = o->result};
     rc = f->spec.transport->open(&f->transport, &t, err);
     if (rc != 0) goto fail;
-    rc = flock_load(f->transport, &f->plan, o->model, o->pool, err);
-    if (rc == 0 && f->transport->ops->loaded) rc = f->transport->ops->loaded(f->transport, err);
+    rc = load(f, err);
     if (rc != 0) goto fail;
     f->opened = true;
     *out = f;
@@ -85,6 +106,7 @@ void flock_close(struct flock *f)
     if (f->transport) f->transport->ops->close(f->transport);
     plan_free(&f->plan);
     flock_spec_free(&f->spec);
+    free(f->lane);
     free(f);
 }
 
@@ -125,16 +147,93 @@ static int check_step(const struct flock *f, uint32_t lane, const struct mlp_ste
     return check_ids(step, routed, err);
 }
 
+/* ---- a duck is lost ---- */
+
+/* The oldest unanswered step from number `from` on. */
+static struct flock_lane *oldest(struct flock *f, uint64_t from)
+{
+    struct flock_lane *found = NULL;
+    for (uint32_t i = 0; i < f->lanes; i++) {
+        struct flock_lane *l = &f->lane[i];
+        if (l->busy && l->number >= from && (!found || l->number < found->number)) found = l;
+    }
+    return found;
+}
+
+/* The plan with the lost duck's slices dealt to the others. */
+static int plan_again(struct flock *f, uint32_t lost, struct plan *next, struct error *err)
+{
+    struct plan_duck *ducks = calloc(f->spec.ducks, sizeof *ducks);
+    if (!ducks) return error_set(err, -ENOMEM, "no memory for a plan of %u ducks", f->spec.ducks);
+    f->spec.duck[lost].plan.memory_bytes = 0; // nothing goes to it, however many more are lost
+    for (uint32_t i = 0; i < f->spec.ducks; i++) ducks[i] = f->spec.duck[i].plan;
+    int rc = plan_without(next, &f->plan, lost, ducks, err);
+    free(ducks);
+    return rc;
+}
+
+/* Its slices go to the others, and what had not been answered is computed again. */
+static int go_on_without(struct flock *f, uint32_t lost, struct error *err)
+{
+    const struct transport_ops *ops = f->transport->ops;
+    struct plan next;
+    int rc = plan_again(f, lost, &next, err);
+    if (rc != 0) return rc;
+    rc = ops->drop(f->transport, lost, err);
+    plan_free(&f->plan);
+    f->plan = next;
+    if (rc == 0) rc = ops->resume(f->transport, &f->plan, err);
+    if (rc == 0) rc = load(f, err);
+    uint64_t from = 0;
+    for (struct flock_lane *l; rc == 0 && (l = oldest(f, from)); from = l->number + 1)
+        rc = ops->submit(f->transport, (uint32_t)(l - f->lane), &l->step, err);
+    return rc;
+}
+
+/* After the failure `rc`: 0 if a lost duck was the cause and the others have taken over. Another one may be
+ * lost meanwhile. */
+static int take_over(struct flock *f, int rc, struct error *err)
+{
+    const struct transport_ops *ops = f->transport->ops;
+    for (int lost; rc < 0 && ops->lost && (lost = ops->lost(f->transport)) >= 0;) {
+        log_notice("%s: the others take over its slices", err->text);
+        uint64_t start = clock_ns();
+        rc = go_on_without(f, (uint32_t)lost, err);
+        if (rc == 0) log_notice("going on without it after %.1f s", (double)(clock_ns() - start) / 1e9);
+        if (rc != 0 && ops->lost(f->transport) == lost) break; // it cannot be done
+    }
+    return rc;
+}
+
 int flock_submit(struct flock *f, uint32_t lane, const struct mlp_step *step, struct error *err)
 {
+    struct error why = {""};
     int rc = check_step(f, lane, step, err);
-    return rc != 0 ? rc : f->transport->ops->submit(f->transport, lane, step, err);
+    if (rc != 0) return rc;
+    // This step is not among those that a take-over submits again.
+    while ((rc = f->transport->ops->submit(f->transport, lane, step, &why)) < 0) {
+        rc = take_over(f, rc, &why);
+        if (rc == 0) continue;
+        if (err) *err = why;
+        return rc;
+    }
+    f->lane[lane] = (struct flock_lane){*step, true, f->submitted++};
+    return 0;
 }
 
 int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err)
 {
+    struct error why = {""};
+    int rc;
     if (lane >= f->lanes) return error_set(err, -EINVAL, "lane %u of %u", lane, f->lanes);
-    return f->transport->ops->poll(f->transport, lane, wait, err);
+    while ((rc = f->transport->ops->poll(f->transport, lane, wait, &why)) < 0) {
+        rc = take_over(f, rc, &why);
+        if (rc == 0) continue;
+        if (err) *err = why;
+        return rc;
+    }
+    if (rc == 1) f->lane[lane].busy = false;
+    return rc;
 }
 
 uint32_t flock_ducks(const struct flock *f)

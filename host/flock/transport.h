@@ -47,6 +47,12 @@ struct transport_ops {
     int (*loaded)(struct transport *t, struct error *err);
     /* The step is valid and the lane is free; *step is copied, what it points to is not. */
     int (*submit)(struct transport *t, uint32_t lane, const struct mlp_step *step, struct error *err);
+    /* Optional: after submit() or poll() failed. lost(): the duck whose silence was the cause, -1: another
+     * cause. drop() ends the session and forgets that duck; resume() begins a new one with a plan that gives
+     * it nothing. Weights are loaded and steps submitted again. */
+    int (*lost)(const struct transport *t);
+    int (*drop)(struct transport *t, uint32_t lost, struct error *err);
+    int (*resume)(struct transport *t, const struct plan *plan, struct error *err);
     /* As flock_poll(). */
     int (*poll)(struct transport *t, uint32_t lane, bool wait, struct error *err);
     void (*stats)(const struct transport *t, uint32_t duck, struct duck_stats *out); // all but the name

@@ -4,12 +4,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "fp9/fp9_down.h"
 #include "host/flock/net/internal.h"
+#include "host/util/clock.h"
 
 #define VALUES_BYTES ((uint64_t)512 << 20) // of all slots' results together, at most
 #define STEPS_PER_LANE 2u                  // in flight, so that ducks always have the next one
+#define REST_NS (2000 * NET_MS)            // for workers to let go of a session
 #define FIRST_WINDOW 16.0
 #define FIRST_RTT (5 * NET_MS)
 #define FIRST_ACK (10 * NET_MS)
@@ -48,7 +51,7 @@ void net_set_goal(struct net_flock *f, enum net_goal goal)
 bool net_all_reached(const struct net_flock *f, enum net_duck_state state, const struct net_duck **missing)
 {
     for (uint32_t i = 0; i < f->ducks; i++) {
-        if (atomic_load(&f->duck[i].state) >= (int)state) continue;
+        if (atomic_load(&f->duck[i].gone) || atomic_load(&f->duck[i].state) >= (int)state) continue;
         if (missing) *missing = &f->duck[i];
         return false;
     }
@@ -56,6 +59,17 @@ bool net_all_reached(const struct net_flock *f, enum net_duck_state state, const
 }
 
 /* ---- before anything is known of the ducks ---- */
+
+static void start_values(struct net_duck *d)
+{
+    d->window = FIRST_WINDOW;
+    d->grows_fast = true;
+    d->in_flight = 0;
+    d->rtt_ns = FIRST_RTT;
+    d->ack_ns = FIRST_ACK;
+    d->answer_ns = FIRST_ANSWER;
+    d->queue_tail = &d->queue;
+}
 
 static int init_ports(struct net_flock *f)
 {
@@ -71,15 +85,8 @@ static int init_ports(struct net_flock *f)
     for (uint32_t i = 0; i < f->ducks; i++) {
         struct net_duck *d = &f->duck[i];
         const struct net_match *m = &f->config->match[i];
-        *d = (struct net_duck){.index = i,
-                               .port = &f->port[m->port],
-                               .match = m,
-                               .window = FIRST_WINDOW,
-                               .grows_fast = true,
-                               .rtt_ns = FIRST_RTT,
-                               .ack_ns = FIRST_ACK,
-                               .answer_ns = FIRST_ANSWER};
-        d->queue_tail = &d->queue;
+        *d = (struct net_duck){.index = i, .port = &f->port[m->port], .match = m};
+        start_values(d);
         if (m->address) d->peer = (struct net_peer){.address = m->address, .port = m->udp};
         d->port->duck[d->port->ducks++] = d;
     }
@@ -88,9 +95,12 @@ static int init_ports(struct net_flock *f)
 
 int net_flock_init(struct net_flock *f, struct net_config *config, struct error *err)
 {
-    *f = (struct net_flock){.config = config,
+    *f = (struct net_flock){.lost = -1,
+                            .config = config,
                             .ports = config->ports,
                             .ducks = config->ducks,
+                            .live = config->ducks,
+                            .goal = NET_FIND,
                             .flock_key = config->key,
                             .payload = WIRE_PAYLOAD,
                             .failure_mutex = PTHREAD_MUTEX_INITIALIZER,
@@ -102,7 +112,7 @@ int net_flock_init(struct net_flock *f, struct net_config *config, struct error 
     return rc ? error_set(err, rc, "no memory for %u ports and %u ducks", f->ports, f->ducks) : 0;
 }
 
-static void free_duck(const struct net_flock *f, struct net_duck *d)
+static void end_duck(const struct net_flock *f, struct net_duck *d)
 {
     net__put_free(d);
     for (uint32_t k = 0; d->result && k < f->slots; k++) free(d->result[k].bitmap);
@@ -114,14 +124,28 @@ static void free_duck(const struct net_flock *f, struct net_duck *d)
     free(d->subtrees);
     free(d->first_node);
     free(d->node_of);
+    d->result = NULL;
+    d->run = NULL;
+    d->run_unit = d->unit_hash = NULL;
+    d->plan_bytes = NULL;
+    d->subtrees = d->first_node = d->node_of = NULL;
+    d->shape = (struct duck_shape){0};
+    d->opened = (struct wire_opened){0};
+    d->units = d->busy_ns = d->timer_ns = 0;
+    d->plan_asked = d->program_asked = false;
+    d->unit_asked = d->ping = 0;
+    start_values(d);
 }
 
-void net_flock_free(struct net_flock *f)
+/* Everything that belongs to one session; the ducks and what they are known by stays. */
+static void end_session(struct net_flock *f)
 {
-    for (uint32_t i = 0; f->duck && i < f->ducks; i++) free_duck(f, &f->duck[i]);
+    for (uint32_t i = 0; f->duck && i < f->ducks; i++) end_duck(f, &f->duck[i]);
     for (uint32_t i = 0; f->port && i < f->ports; i++) {
-        free(f->port[i].duck);
         free(f->port[i].node);
+        f->port[i].node = NULL;
+        f->port[i].sent = f->port[i].next_fragment = 0;
+        f->port[i].discover_ns = 0;
     }
     for (uint32_t i = 0; f->bank && i < f->banks; i++) free(f->bank[i].node);
     for (uint32_t i = 0; f->slot && i < f->slots; i++) {
@@ -129,16 +153,61 @@ void net_flock_free(struct net_flock *f)
         free(f->slot[i].values);
         free(f->slot[i].left);
     }
-    free(f->port);
-    free(f->duck);
     free(f->bank);
     free(f->bank_run);
     free(f->duck_run);
     free(f->slot);
     free(f->lane);
+    f->bank = NULL;
+    f->bank_run = f->duck_run = NULL;
+    f->slot = NULL;
+    f->lane = NULL;
+    f->slots = f->banks = f->max_nodes = f->session = f->last_step = 0;
+    f->queued_bytes = f->last_done_ns = 0;
+    atomic_store(&f->published, 0);
+}
+
+void net_flock_free(struct net_flock *f)
+{
+    end_session(f);
+    for (uint32_t i = 0; f->port && i < f->ports; i++) free(f->port[i].duck);
+    free(f->port);
+    free(f->duck);
     free(f->program);
     manifest_free(&f->manifest);
     *f = (struct net_flock){0};
+}
+
+/* ---- without a duck ---- */
+
+int net_lost(const struct net_flock *f)
+{
+    return atomic_load(&f->lost);
+}
+
+static bool all_rest(const struct net_flock *f)
+{
+    for (uint32_t i = 0; i < f->ports; i++)
+        if (atomic_load(&f->port[i].seen_goal) != NET_REST) return false;
+    return true;
+}
+
+int net_flock_drop(struct net_flock *f, uint32_t lost, struct error *err)
+{
+    uint64_t until = clock_ns() + REST_NS;
+    net_set_goal(f, NET_REST);
+    while (!all_rest(f)) {
+        if (clock_ns() > until) return error_set(err, -ETIMEDOUT, "a port's worker does not come to rest");
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    end_session(f);
+    atomic_store(&f->duck[lost].gone, true);
+    f->live--;
+    for (uint32_t i = 0; i < f->ducks; i++)
+        if (!atomic_load(&f->duck[i].gone)) atomic_store(&f->duck[i].state, NET_UNKNOWN);
+    atomic_store(&f->lost, -1);
+    atomic_store(&f->failed, false);
+    return 0;
 }
 
 /* ---- the session's memory ---- */
@@ -306,7 +375,7 @@ int net_flock_prepare(struct net_flock *f, const struct net_session *s, const ui
     if (f->session == 0) f->session = 1;
     f->payload = f->config->payload;
     for (uint32_t i = 0; i < f->ducks; i++)
-        if (f->duck[i].hello.payload < f->payload) f->payload = f->duck[i].hello.payload;
+        if (!f->duck[i].gone && f->duck[i].hello.payload < f->payload) f->payload = f->duck[i].hello.payload;
     f->payload = f->payload / 32 * 32;
     if (f->payload < 512) return error_set(err, -EPROTO, "a duck takes only %u bytes a fragment", f->payload);
     for (f->slots = 1; f->slots < STEPS_PER_LANE * f->lanes;) f->slots *= 2;

@@ -59,7 +59,7 @@ static void publish(struct net_flock *f, struct net_slot *s, uint32_t lane, uint
     for (uint32_t i = 0; i < blocks; i++)
         atomic_store_explicit(&s->left[i], f->bank[s->bank].nodes, memory_order_relaxed);
     atomic_store_explicit(&s->blocks_left, blocks, memory_order_relaxed);
-    atomic_store_explicit(&s->users, f->ports + f->ducks, memory_order_relaxed);
+    atomic_store_explicit(&s->users, f->ports + f->live, memory_order_relaxed);
     atomic_store_explicit(&s->first_result_ns, 0, memory_order_relaxed);
     l->next_token += s->tokens;
     l->pending++;

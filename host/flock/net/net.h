@@ -41,7 +41,13 @@ struct net_io {
     void (*send)(void *self, const struct net_peer *to, uint32_t bytes);
 };
 
-enum net_goal { NET_FIND, NET_OPEN, NET_RUN, NET_CLOSE };
+enum net_goal {
+    NET_REST, // workers touch nothing
+    NET_FIND,
+    NET_OPEN,
+    NET_RUN,
+    NET_CLOSE,
+};
 
 enum net_duck_state {
     NET_UNKNOWN, // no HELLO yet
@@ -83,6 +89,7 @@ struct net_duck {
     struct net_port *port;
     const struct net_match *match;
     struct net_peer peer;
+    _Atomic bool gone; // lost and dropped: not of the flock any more
     _Atomic int state; // enum net_duck_state; release: what follows is written
     struct wire_hello hello;
     struct wire_opened opened;
@@ -131,6 +138,7 @@ struct net_port {
     uint32_t sent;          // last step broadcast
     uint32_t next_fragment; // of the step after it
     uint64_t discover_ns;
+    _Atomic int seen_goal;  // that the worker has last worked for
     uint32_t request;       // numbers of requests
     struct tree_node *node; // (max_nodes)
     _Atomic uint64_t frames_in, bytes_in, frames_out, bytes_out, broadcasts;
@@ -182,9 +190,9 @@ struct net_times {
 
 struct net_flock {
     struct net_config *config;
-    uint32_t ports, ducks;
-    struct net_port *port; // (ports)
-    struct net_duck *duck; // (ducks)
+    uint32_t ports, ducks, live; // live: ducks that are not gone
+    struct net_port *port;       // (ports)
+    struct net_duck *duck;       // (ducks)
 
     struct siphash_key flock_key, key;
     uint32_t session, payload;
@@ -209,6 +217,7 @@ struct net_flock {
 
     _Atomic int goal;
     _Atomic bool failed;
+    _Atomic int lost; // the duck whose silence was the failure; -1: none
     pthread_mutex_t failure_mutex;
     int failure_rc;
     struct error failure;
@@ -248,6 +257,12 @@ bool net_all_reached(const struct net_flock *f, enum net_duck_state state, const
 /* The first failure, if there is one: rc and *err, else 0. */
 int net_failure(struct net_flock *f, struct error *err);
 void net_fail(struct net_flock *f, int rc, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Which duck was lost, if that is the failure; else -1. */
+int net_lost(const struct net_flock *f);
+/* Drops a lost duck after the session has been closed: forgets the session and the failure. Goes on with
+ * NET_FIND and net_flock_prepare() with a plan that gives the duck nothing. */
+int net_flock_drop(struct net_flock *f, uint32_t lost, struct error *err);
 
 /* ---- weights: any thread ---- */
 

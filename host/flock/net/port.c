@@ -140,7 +140,10 @@ void net_port_input(struct net_port *p, const struct net_peer *from, const uint8
         net__count(&p->malformed, 1);
         return;
     }
-    if (h.session != 0 && (h.session != f->session || h.source >= f->ducks || f->duck[h.source].port != p)) {
+    // At rest the engine thread rebuilds what a frame would touch.
+    bool rest = atomic_load_explicit(&p->seen_goal, memory_order_relaxed) == NET_REST;
+    if (rest || (h.session != 0 &&
+                 (h.session != f->session || h.source >= f->ducks || f->duck[h.source].port != p))) {
         net__count(&p->stranger, 1);
         return;
     }
@@ -163,10 +166,13 @@ void net_port_input(struct net_port *p, const struct net_peer *from, const uint8
 uint64_t net_port_work(struct net_port *p, uint64_t now)
 {
     uint64_t deadline = now + IDLE_NS;
-    net__session_work(p, now, &deadline);
-    if (atomic_load_explicit(&p->flock->goal, memory_order_acquire) >= NET_RUN)
-        net__steps_work(p, now, &deadline);
-    for (uint32_t i = 0; i < p->ducks; i++) net__put_work(p->duck[i], now, &deadline);
+    int goal = atomic_load_explicit(&p->flock->goal, memory_order_acquire);
+    atomic_store_explicit(&p->seen_goal, goal, memory_order_release);
+    if (goal == NET_REST) return IDLE_NS;
+    net__session_work(p, goal, now, &deadline);
+    if (goal == NET_RUN) net__steps_work(p, now, &deadline);
+    for (uint32_t i = 0; i < p->ducks && goal < NET_CLOSE; i++)
+        if (!p->duck[i]->gone) net__put_work(p->duck[i], now, &deadline);
     return deadline > now ? deadline - now : 0;
 }
 

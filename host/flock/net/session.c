@@ -67,7 +67,8 @@ void net__hello(struct net_port *p, const struct net_peer *from, const struct wi
 static void find_work(struct net_port *p, uint64_t now, uint64_t *deadline)
 {
     bool missing = false;
-    for (uint32_t i = 0; i < p->ducks; i++) missing |= atomic_load(&p->duck[i]->state) == NET_UNKNOWN;
+    for (uint32_t i = 0; i < p->ducks; i++)
+        missing |= !p->duck[i]->gone && atomic_load(&p->duck[i]->state) == NET_UNKNOWN;
     if (!missing) return;
     if (now >= p->discover_ns && net__message(p, NULL, WIRE_DISCOVER, ++p->request, NULL, 0, false))
         p->discover_ns = now + DISCOVER_EVERY;
@@ -235,6 +236,7 @@ static void ping(struct net_duck *d, uint64_t now, uint64_t *deadline)
     struct net_flock *f = d->port->flock;
     if (now >= d->ping_ns) {
         if (d->ping >= PINGS_BEFORE_LOST && now - d->heard_ns > f->config->dead_ms * NET_MS) {
+            atomic_store(&f->lost, (int)d->index);
             net_fail(f, -EHOSTDOWN, "%s has not answered for %llu ms", net_duck_name(d).s,
                      (unsigned long long)((now - d->heard_ns) / NET_MS));
         }
@@ -259,12 +261,12 @@ static void close_work(struct net_duck *d, uint64_t now, uint64_t *deadline)
     }
 }
 
-void net__session_work(struct net_port *p, uint64_t now, uint64_t *deadline)
+void net__session_work(struct net_port *p, int goal, uint64_t now, uint64_t *deadline)
 {
-    int goal = atomic_load_explicit(&p->flock->goal, memory_order_acquire);
     if (goal == NET_FIND) find_work(p, now, deadline);
     for (uint32_t i = 0; goal != NET_FIND && i < p->ducks; i++) {
         struct net_duck *d = p->duck[i];
+        if (d->gone) continue;
         int state = atomic_load_explicit(&d->state, memory_order_relaxed);
         if (goal == NET_CLOSE) {
             close_work(d, now, deadline);

@@ -65,6 +65,7 @@ static void expect(struct net_port *p, const struct net_slot *s, uint64_t now)
     const struct net_flock *f = p->flock;
     for (uint32_t i = 0; i < p->ducks; i++) {
         struct net_duck *d = p->duck[i];
+        if (d->gone) continue;
         struct net_result *r = &d->result[s->step & (f->slots - 1)];
         uint8_t *bitmap = r->bitmap;
         *r = (struct net_result){.step = s->step, .bitmap = bitmap, .sent_ns = now};
@@ -322,6 +323,7 @@ void net__steps_work(struct net_port *p, uint64_t now, uint64_t *deadline)
 {
     broadcast(p, now, deadline);
     for (uint32_t i = 0; i < p->ducks; i++) {
+        if (p->duck[i]->gone) continue;
         for (uint32_t k = 0; k < p->flock->slots; k++) {
             struct net_result *r = &p->duck[i]->result[k];
             if (r->step) watch(p->duck[i], r, now, deadline);

@@ -25,7 +25,8 @@ struct net_transport {
     const struct net_backend *backend;
     void *running; // the backend
     struct net_flock f;
-    uint64_t *submitted_ns; // (lanes)
+    struct net_session session; // but for the plan
+    uint64_t *submitted_ns;     // (lanes)
 };
 
 static void sleep_ms(long ms)
@@ -182,34 +183,68 @@ static int not_open(struct net_flock *f, const struct net_duck *missing, struct 
                      OPEN_MS / 1000);
 }
 
-static int net_open(struct transport **out, const struct transport_options *o, struct error *err)
+/* A session with all ducks that have been found, for a plan. */
+static int open_session(struct net_transport *n, const struct plan *plan, struct error *err)
 {
-    struct net_transport *n = (struct net_transport *)*out;
     struct net_flock *f = &n->f;
+    struct net_session s = n->session;
+    s.plan = plan;
     uint8_t nonce[WIRE_NONCE];
     if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce)
         return error_set(err, -errno, "no random numbers for a session: %s", strerror(errno));
-    const struct net_session s = {.plan = o->plan,
-                                  .lanes = o->lanes,
-                                  .max_tokens = o->max_tokens,
-                                  .max_top_k = o->max_top_k,
-                                  .element_bytes = o->element_bytes,
-                                  .activation = o->activation,
-                                  .result = o->result};
-    int rc = read_program(f, err);
-    if (!rc) rc = net_flock_prepare(f, &s, nonce, err);
+    int rc = net_flock_prepare(f, &s, nonce, err);
     if (rc) return rc;
-    n->submitted_ns = calloc(o->lanes, sizeof *n->submitted_ns);
-    if (!n->submitted_ns) return error_set(err, -ENOMEM, "no memory for %u lanes", o->lanes);
-    manifest_read(&f->manifest, f->config->manifest);
     net_set_goal(f, NET_OPEN);
     const struct net_duck *missing;
     if (!reach(f, NET_READY, OPEN_MS + 2 * (uint64_t)f->config->lease_ms, &missing))
         return not_open(f, missing, err);
     net_set_goal(f, NET_RUN);
     log_detail("flock: %u ducks on %u ports, session %08x, %u bytes a fragment, steps of up to %u tokens",
-               f->ducks, f->ports, f->session, f->payload, f->block_tokens);
+               f->live, f->ports, f->session, f->payload, f->block_tokens);
     return 0;
+}
+
+static int net_open(struct transport **out, const struct transport_options *o, struct error *err)
+{
+    struct net_transport *n = (struct net_transport *)*out;
+    n->session = (struct net_session){.lanes = o->lanes,
+                                      .max_tokens = o->max_tokens,
+                                      .max_top_k = o->max_top_k,
+                                      .element_bytes = o->element_bytes,
+                                      .activation = o->activation,
+                                      .result = o->result};
+    n->submitted_ns = calloc(o->lanes, sizeof *n->submitted_ns);
+    if (!n->submitted_ns) return error_set(err, -ENOMEM, "no memory for %u lanes", o->lanes);
+    int rc = read_program(&n->f, err);
+    if (rc) return rc;
+    manifest_read(&n->f.manifest, n->f.config->manifest);
+    return open_session(n, o->plan, err);
+}
+
+/* ---- without a lost duck ---- */
+
+static int net_transport_lost(const struct transport *t)
+{
+    return net_lost(&((const struct net_transport *)t)->f);
+}
+
+static int net_transport_drop(struct transport *t, uint32_t lost, struct error *err)
+{
+    struct net_flock *f = &((struct net_transport *)t)->f;
+    atomic_store(&f->failed, false);
+    atomic_store(&f->duck[lost].gone, true); // it is not waited for
+    net_set_goal(f, NET_CLOSE);
+    reach(f, NET_CLOSED, CLOSE_MS, NULL); // one that has not closed frees itself when its lease ends
+    return net_flock_drop(f, lost, err);
+}
+
+static int net_transport_resume(struct transport *t, const struct plan *plan, struct error *err)
+{
+    struct net_transport *n = (struct net_transport *)t;
+    net_set_goal(&n->f, NET_FIND);
+    const struct net_duck *missing;
+    if (!reach(&n->f, NET_FOUND, n->f.config->find_ms, &missing)) return not_found(&n->f, missing, err);
+    return open_session(n, plan, err);
 }
 
 /* ---- weights ---- */
@@ -309,6 +344,9 @@ const struct transport_ops transport_udp = {
     .close = net_close,
     .load = net_transport_load,
     .loaded = net_loaded,
+    .lost = net_transport_lost,
+    .drop = net_transport_drop,
+    .resume = net_transport_resume,
     .submit = net_transport_submit,
     .poll = net_transport_poll,
     .stats = net_stats,
@@ -322,6 +360,9 @@ const struct transport_ops transport_dpdk = {
     .close = net_close,
     .load = net_transport_load,
     .loaded = net_loaded,
+    .lost = net_transport_lost,
+    .drop = net_transport_drop,
+    .resume = net_transport_resume,
     .submit = net_transport_submit,
     .poll = net_transport_poll,
     .stats = net_stats,

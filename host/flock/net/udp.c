@@ -84,6 +84,7 @@ static void send_room(void *self, const struct net_peer *to, uint32_t bytes)
         add(u, address_of(u->broadcast, WIRE_DUCK_PORT), bytes);
     } else {
         for (uint32_t i = 0; i < u->port->ducks; i++) {
+            if (u->port->duck[i]->gone) continue;
             const struct net_peer *peer = &u->port->duck[i]->peer;
             add(u, address_of(peer->address, peer->port), bytes);
         }
