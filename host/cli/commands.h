@@ -7,6 +7,7 @@
 
 #include "host/cli/options.h"
 
+int command_flock(const struct options *o, struct error *err);
 int command_generate(const struct options *o, struct error *err);
 int command_chat(const struct options *o, struct error *err);
 int command_bench(const struct options *o, int argc, char **argv, struct error *err);

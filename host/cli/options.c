@@ -344,6 +344,9 @@ static int check_whole(const struct options *o, struct error *err)
     case COMMAND_EVAL:
         if (!o->tokens) return need("token ids: --tokens F", name, err);
         break;
+    case COMMAND_FLOCK:
+        if (!o->flock) return need("the flock's file: --flock FILE", name, err);
+        break;
     case COMMAND_TOKENIZE:
         if (!o->prompt && !o->file && !o->decode) {
             return need("a text or ids: -p TEXT, --file F or --decode F", name, err);
@@ -365,7 +368,9 @@ static int check_whole(const struct options *o, struct error *err)
 static int read_arguments(struct options *o, int argc, char **argv, struct error *err)
 {
     struct argument a;
-    for (int i = 2; i < argc; i++) { // first alone: help, and the configuration that the rest overrides
+    bool has_verb = o->command == COMMAND_FLOCK && argc > 2 && argv[2][0] != '-';
+    int first = has_verb ? 3 : 2;
+    for (int i = first; i < argc; i++) { // first alone: help, and the configuration that the rest overrides
         int rc = next_argument(o, argc, argv, &i, &a, err);
         if (rc) return rc;
         if (a.row->offset == offsetof(struct options, help)) o->help = true;
@@ -376,7 +381,9 @@ static int read_arguments(struct options *o, int argc, char **argv, struct error
         int rc = options__config(o, o->config, err);
         if (rc) return rc;
     }
-    for (int i = 2; i < argc; i++) {
+    if (o->command == COMMAND_FLOCK && (!has_verb || strcmp(argv[2], "status") != 0))
+        return error_set(err, -EINVAL, "flock needs what to do: status");
+    for (int i = first; i < argc; i++) {
         int rc = next_argument(o, argc, argv, &i, &a, err);
         if (!rc) rc = claim(o, a.row, err);
         if (!rc) rc = options__set(o, a.row, a.value, err);

@@ -15,6 +15,7 @@
 
 enum command {
     COMMAND_NONE = 0,
+    COMMAND_FLOCK = 1 << 10,
     COMMAND_GENERATE = 1 << 0,
     COMMAND_CHAT = 1 << 1,
     COMMAND_BENCH = 1 << 2,

@@ -3,7 +3,7 @@
 
 #define ENGINE                                                                                               \
     (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH | COMMAND_LOGITS | COMMAND_EVAL | COMMAND_SERVE)
-#define ALL (ENGINE | COMMAND_TOKENIZE | COMMAND_PLAN)
+#define ALL (ENGINE | COMMAND_TOKENIZE | COMMAND_PLAN | COMMAND_FLOCK)
 #define ANSWERS (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH)
 #define AT(field) offsetof(struct options, field)
 
@@ -388,7 +388,7 @@ const struct option_row options__table[] = {
     {.heading = "Output",
      .name = "json",
      .kind = OPTION_FLAG,
-     .commands = COMMAND_GENERATE,
+     .commands = COMMAND_GENERATE | COMMAND_FLOCK,
      .offset = AT(json),
      .help = "print one JSON object at the end instead of the text: text, tokens, finish_reason, timings"},
     {.name = "csv",
@@ -409,7 +409,7 @@ const struct option_row options__table[] = {
      .help = "directory of the checkpoint, as on Hugging Face (default models/duckling)"},
     {.name = "flock",
      .kind = OPTION_TEXT,
-     .commands = ENGINE,
+     .commands = ENGINE | COMMAND_FLOCK,
      .also = COMMAND_TOKENIZE,
      .offset = AT(flock),
      .argument = "SPEC",
@@ -529,6 +529,11 @@ const struct command_row options__commands[] = {
      "Prints one line of JSON: tokens (how many were predicted), nll (their mean negative log-likelihood in "
      "nats) and "
      "perplexity."},
+    {COMMAND_FLOCK, "flock", "status --flock FILE [--json]",
+     "the ducks of a network flock: who answers, what they have done",
+     "Asks every duck of a flock's file what it is, who uses it and what it has counted. Nobody is "
+     "disturbed. Status 1 if "
+     "one does not answer."},
     {COMMAND_TOKENIZE, "tokenize", "-p TEXT | --file F [--allow-special] | --decode F",
      "text to token ids and back", "Prints a JSON array of token ids, or the text of one. Adds no BOS."},
 };

@@ -125,6 +125,8 @@ struct net_duck {
 
     struct net_result *result;  // (slots)
     uint64_t ack_ns, answer_ns; // usual times: step sent -> ack, ack -> all results
+    _Atomic bool has_stats;     // release: stats are written
+    struct wire_stats stats;
     struct net_counters count;
     _Atomic uint32_t recent_us[NET_RECENT]; // compute times, the newest overwrites the oldest
 };
@@ -215,6 +217,7 @@ struct net_flock {
     struct net_times times;
     uint64_t last_done_ns; // when the newest step that has been taken back was done
 
+    bool wants_stats; // while finding: ask every duck for its counters as well
     _Atomic int goal;
     _Atomic bool failed;
     _Atomic int lost; // the duck whose silence was the failure; -1: none

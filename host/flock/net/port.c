@@ -52,6 +52,7 @@ static bool is_whole(const struct wire_header *h)
         [WIRE_UNIT_HASHES] = sizeof(struct wire_unit_hashes),
         [WIRE_STEP_ACK] = sizeof(struct wire_step_ack),
         [WIRE_RESULT] = 1,
+        [WIRE_STATS_REPLY] = sizeof(struct wire_stats),
         [WIRE_DONE] = sizeof(struct wire_done),
         [WIRE_RESEND] = sizeof(struct wire_resend),
         [WIRE_FAULT] = sizeof(struct wire_fault),
@@ -70,6 +71,10 @@ static void outside(struct net_port *p, const struct net_peer *from, const struc
         struct wire_refused refused;
         memcpy(&refused, payload, sizeof refused);
         net__refused(p, from, &refused, now);
+    } else if (h->type == WIRE_STATS_REPLY) {
+        struct wire_stats stats;
+        memcpy(&stats, payload, sizeof stats);
+        net__stats(p, from, &stats);
     }
 }
 
