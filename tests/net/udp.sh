@@ -8,7 +8,7 @@ for i in 1 2 3; do
     pids+=($!)
 done
 cat >"$work/flock" <<EOF
-{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "dead_ms": 1500,
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "dead_ms": 1500, "find_ms": 3000,
  "ports": [{"address": "127.0.0.1", "ducks": [{"address": "127.0.0.11:$port"}, {"address": "127.0.0.12:$port"},
                                               {"address": "127.0.0.13:$port"}]}]}
 EOF
@@ -23,7 +23,7 @@ compare_text flock -p "hello there" -n 40 --temperature 0
 
 # A wrong key: nobody answers, and that is said.
 (umask 077 && echo ffffffffffffffffffffffffffffffff >"$work/other_key")
-sed "s,$work/key,$work/other_key,;s/\"ports\"/\"find_ms\": 500, \"ports\"/" "$work/flock" >"$work/wrong"
+sed "s,$work/key,$work/other_key,;s/\"find_ms\": 3000/\"find_ms\": 500/" "$work/flock" >"$work/wrong"
 if timeout 20 "$build/duckd" generate -p x -n 1 --flock "$work/wrong" >/dev/null 2>"$work/wrong.log"; then
     fail "a wrong key was taken"
 fi
@@ -38,4 +38,11 @@ grep "duck 1 (.*127.0.0.12.*) has not answered for .* the others take over its s
     fail "the dead duck was not missed"
 grep "going on without it" "$work/net.log"
 cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks after a duck died"
+
+# Who is there, without a session: two answer, and say what they have done.
+if timeout 60 "$build/duckd" flock status --json --flock "$work/flock" >"$work/status.json" 2>"$work/status.log"; then
+    fail "a dead duck counts as present"
+fi
+[ "$(grep -c '"found": true.*"steps": [1-9]' "$work/status.json")" -eq 2 ] || fail "status: $(cat "$work/status.json")"
+grep -q "1 of 3 ducks do not answer" "$work/status.log" || fail "status: $(cat "$work/status.log")"
 echo "ok"

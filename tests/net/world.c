@@ -6,9 +6,10 @@
 
 #include "tests/fp9/fp9_random.h"
 
-#define DUCK_MEMORY ((size_t)24 << 20)
 #define HOST_ADDRESS 0x0a150001u // 10.21.0.1; port p: 10.21.p.1 + host
 #define MS 1000000ull
+
+size_t world_duck_memory = (size_t)24 << 20;
 
 static void *must(void *p)
 {
@@ -166,12 +167,12 @@ static void duck_make(struct world *w, uint32_t i)
                                     .idle = duck_idle,
                                     .power = duck_power,
                                     .cores = 1,
-                                    .memory = must(aligned_alloc(64, DUCK_MEMORY)),
-                                    .memory_bytes = DUCK_MEMORY,
-                                    .memory_total = DUCK_MEMORY,
+                                    .memory = must(aligned_alloc(64, world_duck_memory)),
+                                    .memory_bytes = world_duck_memory,
+                                    .memory_total = world_duck_memory,
                                     .boot_id = 77 + i,
                                     .name = "world"};
-    memset(d->platform.memory, 0, DUCK_MEMORY);
+    memset(d->platform.memory, 0, world_duck_memory);
     d->link = (struct link){.self = d, .recv = duck_recv, .send = duck_send, .state = duck_state};
     struct duck_options o = {
         .platform = &d->platform, .link = &d->link, .flock_key = {1, 2}, .kernels = fp9_select(NULL)};
