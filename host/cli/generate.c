@@ -87,19 +87,6 @@ static void log_figures(const struct answer *a)
                f.prefill_tok_s, f.decode_tok_s, a->result.drafts_accepted, a->result.drafts_proposed);
 }
 
-/* Where the work was done: a line per duck. */
-static void log_ducks(const struct flock *f)
-{
-    for (uint32_t i = 0; i < flock_ducks(f); i++) {
-        struct duck_stats d;
-        flock_duck_stats(f, i, &d);
-        log_detail("duck %s: %" PRIu64 " slices, %.1f MB of fp9; %" PRIu64 " steps, %" PRIu64
-                   " expert reads, %.1f MB read, %.1f ms computing",
-                   d.name, d.slices, (double)d.weight_bytes * 1e-6, d.steps, d.expert_reads,
-                   (double)d.expert_bytes * 1e-6, (double)d.compute_ns * 1e-6);
-    }
-}
-
 static int answer_prompt(struct session *s, const struct ids *prompt, double spent_ms,
                          struct output_file *csv, struct error *err)
 {
@@ -127,7 +114,6 @@ static int answer_prompt(struct session *s, const struct ids *prompt, double spe
         }
         rc = output_finish(err);
         log_figures(&a);
-        log_ducks(engine_flock(s->engine));
     }
     if (!rc && csv->stream) rc = output_commit(csv, err);
     if (!rc && a.interrupted) rc = -EINTR;

@@ -86,16 +86,16 @@ fail:
     return rc;
 }
 
-/* What every duck has done, with -v: the proof where experts were computed. */
+/* With -v a line per duck: where the work was done. */
 static void say_stats(const struct flock *f)
 {
     for (uint32_t i = 0; i < f->plan.ducks; i++) {
-        struct duck_stats s;
-        flock_duck_stats(f, i, &s);
-        if (s.steps == 0) continue;
-        log_detail("%s: %" PRIu64 " steps, %" PRIu64
-                   " expert reads, %.1f MB of weights read, %.1f ms computing",
-                   s.name, s.steps, s.expert_reads, (double)s.expert_bytes / 1e6, (double)s.compute_ns / 1e6);
+        struct duck_stats d;
+        flock_duck_stats(f, i, &d);
+        log_detail("duck %s: %" PRIu64 " slices, %.1f MB of fp9; %" PRIu64 " steps, %" PRIu64
+                   " expert reads, %.1f MB read, %.1f ms computing",
+                   d.name, d.slices, (double)d.weight_bytes * 1e-6, d.steps, d.expert_reads,
+                   (double)d.expert_bytes * 1e-6, (double)d.compute_ns * 1e-6);
     }
 }
 
