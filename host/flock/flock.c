@@ -89,6 +89,7 @@ fail:
 /* With -v a line per duck: where the work was done. */
 static void say_stats(const struct flock *f)
 {
+    if (f->transport->ops->settle) f->transport->ops->settle(f->transport);
     for (uint32_t i = 0; i < f->plan.ducks; i++) {
         struct duck_stats d;
         flock_duck_stats(f, i, &d);

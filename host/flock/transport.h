@@ -55,6 +55,9 @@ struct transport_ops {
     int (*resume)(struct transport *t, const struct plan *plan, struct error *err);
     /* As flock_poll(). */
     int (*poll)(struct transport *t, uint32_t lane, bool wait, struct error *err);
+    /* Optional: waits a moment for what ducks still have to say of finished steps, so that counters are
+     * whole. */
+    void (*settle)(const struct transport *t);
     void (*stats)(const struct transport *t, uint32_t duck, struct duck_stats *out); // all but the name
 };
 

@@ -143,6 +143,13 @@ int net_poll(struct net_flock *f, uint32_t lane, uint64_t now, struct error *err
     return 1;
 }
 
+bool net_settled(const struct net_flock *f)
+{
+    for (uint32_t i = 0; i < f->slots; i++)
+        if (f->slot[i].step && atomic_load_explicit(&f->slot[i].users, memory_order_acquire)) return false;
+    return true;
+}
+
 static bool any_news(const struct net_flock *f)
 {
     for (uint32_t i = 0; i < f->slots; i++) {

@@ -17,6 +17,7 @@
 #define MS 1000000ull
 #define OPEN_MS 60000u // for program, plan and hashes of all ducks
 #define CLOSE_MS 1000u
+#define SETTLE_MS 500u
 #define STEP_MS 60000u // a step that takes longer has failed, though its ducks still answer pings
 #define PROGRAM_MOST (1 << 20)
 
@@ -323,6 +324,13 @@ static int net_transport_poll(struct transport *t, uint32_t lane, bool wait, str
     }
 }
 
+static void net_settle(const struct transport *t)
+{
+    const struct net_flock *f = &((const struct net_transport *)t)->f;
+    uint64_t until = clock_ns() + SETTLE_MS * MS;
+    while (!net_settled(f) && !atomic_load(&f->failed) && clock_ns() < until) sleep_ms(1);
+}
+
 static void net_stats(const struct transport *t, uint32_t duck, struct duck_stats *out)
 {
     const struct net_flock *f = &((const struct net_transport *)t)->f;
@@ -349,6 +357,7 @@ const struct transport_ops transport_udp = {
     .resume = net_transport_resume,
     .submit = net_transport_submit,
     .poll = net_transport_poll,
+    .settle = net_settle,
     .stats = net_stats,
 };
 
@@ -365,5 +374,6 @@ const struct transport_ops transport_dpdk = {
     .resume = net_transport_resume,
     .submit = net_transport_submit,
     .poll = net_transport_poll,
+    .settle = net_settle,
     .stats = net_stats,
 };
