@@ -37,6 +37,7 @@ dir=build
 [ "$preset" = release ] || dir=build-$preset
 # What the tests compare with comes as pinned npm packages, into the build tree.
 if [ -x tests/text/npm_setup.sh ]; then tests/text/npm_setup.sh "$dir"; fi
+tests/web/npm_setup.sh "$dir"
 
 say "ctest in $dir"
 exec ctest --test-dir "$dir" -j "$(nproc)" --output-on-failure "$@"
