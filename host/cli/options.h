@@ -68,7 +68,7 @@ struct options {
     // who may ask, and how much at once
     const char *listen, *api_keys, *model_name;
     struct string_list cors;
-    int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s;
+    int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s, kv_cache_mb;
 
     // what is planned
     const char *hardware;

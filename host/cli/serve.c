@@ -68,6 +68,7 @@ int command_serve(const struct options *o, struct error *err)
     if (rc) return rc;
     name_model(&s, name, sizeof name);
     s.lanes = (uint32_t)o->lanes;
+    s.kv_cache_bytes = (uint64_t)o->kv_cache_mb << 20;
     struct http_options h = {
         .listen = o->listen ? o->listen : "127.0.0.1:8080",
         .model_name = o->model_name ? o->model_name : name,

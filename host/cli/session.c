@@ -103,6 +103,7 @@ int session_load(struct session *s, struct error *err)
         .kv_dtype = o->kv_dtype < 0 ? KV_F32 : kvs[o->kv_dtype],
         .kv_dtype_set = o->kv_dtype >= 0,
         .lanes = s->lanes,
+        .prefix_cache_bytes = s->kv_cache_bytes,
     };
     uint64_t start = clock_ns();
     int rc = engine_open(&s->engine, &e, err);

@@ -27,6 +27,7 @@ struct session {
     bool mtp;                 // load and use the MTP layer
     struct sampling sampling; // bias: points into the options
     uint32_t lanes;           // 0: the engine's default
+    uint64_t kv_cache_bytes;  // 0: none
     struct engine *engine;    // NULL before session_load()
 };
 

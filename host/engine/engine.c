@@ -17,7 +17,9 @@ int engine__assemble(struct engine **out, const struct model *model, struct back
     e->set = *settings;
     e->owner = calloc(settings->lanes, sizeof(struct generation *));
     e->lanes = lanes_open(backend, flock, settings->lanes, settings->step_timeout_ms);
-    if (!e->owner || !e->lanes) {
+    if (settings->prefix_cache_bytes)
+        e->prefixes = prefix_cache_open(settings->prefix_cache_bytes, settings->bytes_per_position);
+    if (!e->owner || !e->lanes || (settings->prefix_cache_bytes && !e->prefixes)) {
         engine_close(e);
         return error_set(err, -ENOMEM, "no memory for %u lanes", settings->lanes);
     }
@@ -31,6 +33,7 @@ void engine_close(struct engine *e)
     for (struct generation *g = e->first; g; g = g->next) generation__end(g, FINISH_CANCELLED);
     engine__reap(e);
     lanes_close(e->lanes);
+    prefix_cache_close(e->prefixes);
     free(e->owner);
     if (e->close_parts) e->close_parts(e);
     free(e);

@@ -24,6 +24,7 @@ struct engine_options {
     enum kv_dtype kv_dtype;
     bool kv_dtype_set;
     uint32_t lanes, prefill_chunk; // 0: defaults
+    uint64_t prefix_cache_bytes;   // KV of ended generations kept for those that begin alike; 0: none
     uint32_t step_timeout_ms;      // longest wait for one step of ducks or backend; 0: default
 };
 

@@ -6,6 +6,7 @@
 #include "host/engine/engine.h"
 #include "host/engine/lanes.h"
 #include "host/engine/mtp.h"
+#include "host/engine/prefix_cache.h"
 #include "host/engine/sequence.h"
 
 #define ENGINE_DEFAULT_LANES 4u
@@ -16,6 +17,7 @@ struct engine_settings {
     uint32_t lanes, prefill_chunk, step_timeout_ms;
     bool mtp;
     enum mtp_verify verify;
+    uint64_t prefix_cache_bytes, bytes_per_position;
 };
 
 struct engine {
@@ -26,8 +28,9 @@ struct engine {
     struct backend *backend;
     struct engine_settings set;
     struct lanes *lanes;
-    struct generation **owner; // (lanes) who uses the lane
-    struct generation *first;  // live generations in the order they were started
+    struct prefix_cache *prefixes; // NULL: none
+    struct generation **owner;     // (lanes) who uses the lane
+    struct generation *first;      // live generations in the order they were started
     bool in_step;
     void (*close_parts)(struct engine *e); // model, pool, flock and backend, if the engine opened them
 };

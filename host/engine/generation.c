@@ -30,7 +30,11 @@ void generation__release(struct generation *g)
 {
     for (int i = 0; i < 2; i++)
         if (g->lane[i] != LANE_NONE) g->engine->owner[g->lane[i]] = NULL;
-    sequence_close(&g->sequence);
+    struct prefix_cache *prefixes = g->engine->prefixes;
+    if (prefixes && g->sequence.backend && g->result.reason != FINISH_ERROR)
+        prefix_cache_keep(prefixes, &g->sequence, g->result.cached_tokens > 0);
+    else
+        sequence_close(&g->sequence);
     sampler_close(g->sampler);
     g->sampler = NULL;
     free(g->prompt);
@@ -49,6 +53,7 @@ int generation__admit(struct generation *g)
         fail(g);
         return rc;
     }
+    if (e->prefixes) g->result.cached_tokens = prefix_cache_reuse(e->prefixes, &g->sequence, e->set.mtp);
     g->stage = STAGE_PREFILL;
     g->prefill_ns = clock_ns();
     return 0;

@@ -83,6 +83,15 @@ static int open_backend(struct engine *e, const struct engine_options *o, const 
     return backend_cpu.open(&e->backend, &options, err);
 }
 
+/* What a position takes in all layers, as backends store it. */
+static uint64_t position_bytes(const struct engine_options *o, const struct model_config *c, bool mtp,
+                               const char *backend)
+{
+    enum kv_dtype dtype = o->kv_dtype_set ? o->kv_dtype : strcmp(backend, "cpu") == 0 ? KV_F32 : KV_BF16;
+    uint64_t values = c->kv_lora_rank + c->qk_rope_dim + (c->index_topk ? c->index_head_dim : 0);
+    return values * (c->layers + (mtp ? 1 : 0)) * (dtype == KV_F32 ? 4 : dtype == KV_BF16 ? 2 : 1);
+}
+
 static struct engine_settings settings(const struct engine_options *o, const struct model_config *c,
                                        const char *backend, bool local)
 {
@@ -93,6 +102,8 @@ static struct engine_settings settings(const struct engine_options *o, const str
                                 .mtp = o->mtp && c->mtp_layers > 0,
                                 .verify = mtp_verify_policy(backend, local)};
     if (s.prefill_chunk < 2) s.prefill_chunk = 2; // a draft is verified as two rows of one job
+    s.prefix_cache_bytes = o->prefix_cache_bytes;
+    s.bytes_per_position = position_bytes(o, c, s.mtp, backend);
     if (o->mtp && !s.mtp) log_notice("the model has no MTP layer: one token a round");
     return s;
 }

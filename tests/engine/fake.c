@@ -102,6 +102,20 @@ static int seq_open(struct backend *b, backend_seq *out, uint32_t capacity, stru
     return 0;
 }
 
+static void copy_position(struct backend *b, backend_seq from, backend_seq to, uint32_t positions)
+{
+    struct fake *f = (struct fake *)b;
+    const struct fake_seq *a = &f->seq[from];
+    struct fake_seq *z = &f->seq[to];
+    assert(a->open && z->open && positions <= a->main_end && positions <= z->capacity);
+    memset(z->kv.hidden, 0xEE, sizeof z->kv.hidden); // not part of the contract: nobody may rely on them
+    for (uint32_t l = 0; l < FAKE_LAYERS; l++)
+        memcpy(z->kv.main[l], a->kv.main[l], positions * sizeof(uint32_t));
+    memcpy(z->kv.mtp, a->kv.mtp, positions * sizeof(uint32_t));
+    z->main_end = positions;
+    z->mtp_end = positions < a->mtp_end ? positions : a->mtp_end;
+}
+
 static void seq_close(struct backend *b, backend_seq seq)
 {
     struct fake *f = fake_of(b);
@@ -220,6 +234,7 @@ static void cancel(struct backend *b, uint32_t lane)
 static const struct backend_ops fake_ops = {.name = "fake",
                                             .seq_open = seq_open,
                                             .seq_close = seq_close,
+                                            .copy_position = copy_position,
                                             .start = start,
                                             .poll = poll,
                                             .resume = resume,

@@ -1,0 +1,150 @@
+/* prefix_cache.c: few and long entries, so every search is a walk over all of them. */
+#include "host/engine/prefix_cache.h"
+
+#include <stdlib.h>
+
+#include "host/util/error.h"
+
+#define MAX_ENTRIES 64u
+#define MIN_POSITIONS 4u // BOS and a mark are not worth a copy
+
+struct entry {
+    struct sequence sequence; // its first main_done tokens and their KV
+    uint64_t used;            // clock of the cache
+    bool conversation;
+};
+
+struct prefix_cache {
+    struct entry entry[MAX_ENTRIES + 1]; // (count) one more while room is being made
+    uint32_t count;
+    uint64_t budget, bytes_per_position, clock;
+};
+
+struct prefix_cache *prefix_cache_open(uint64_t budget_bytes, uint64_t bytes_per_position)
+{
+    struct prefix_cache *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->budget = budget_bytes;
+    c->bytes_per_position = bytes_per_position;
+    return c;
+}
+
+void prefix_cache_close(struct prefix_cache *c)
+{
+    if (!c) return;
+    for (uint32_t i = 0; i < c->count; i++) sequence_close(&c->entry[i].sequence);
+    free(c);
+}
+
+static uint64_t bytes(const struct prefix_cache *c, const struct entry *e)
+{
+    return c->bytes_per_position * e->sequence.main_done;
+}
+
+uint64_t prefix_cache_bytes(const struct prefix_cache *c)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < c->count; i++) sum += bytes(c, &c->entry[i]);
+    return sum;
+}
+
+static uint64_t conversation_bytes(const struct prefix_cache *c)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->entry[i].conversation) sum += bytes(c, &c->entry[i]);
+    return sum;
+}
+
+static void drop(struct prefix_cache *c, uint32_t i)
+{
+    sequence_close(&c->entry[i].sequence);
+    c->entry[i] = c->entry[--c->count];
+}
+
+static uint32_t common_prefix(const struct sequence *a, uint32_t a_count, const struct sequence *b,
+                              uint32_t b_count)
+{
+    uint32_t n = 0, end = a_count < b_count ? a_count : b_count;
+    while (n < end && a->ids[n] == b->ids[n]) n++;
+    return n;
+}
+
+uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, bool mtp)
+{
+    struct entry *best = NULL;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        struct entry *e = &c->entry[i];
+        uint32_t n = common_prefix(&e->sequence, e->sequence.main_done, s, s->count);
+        // The MTP layer's position t has seen token t + 1.
+        if (mtp && n > 0) n--;
+        if (mtp && n > e->sequence.mtp_done) n = e->sequence.mtp_done;
+        if (n >= s->count) n = s->count - 1;
+        if (n <= most) continue;
+        most = n;
+        best = e;
+    }
+    if (most < MIN_POSITIONS) return 0;
+    best->used = ++c->clock;
+    s->backend->ops->copy_position(s->backend, best->sequence.handle, s->handle, most);
+    s->main_done = most;
+    s->mtp_done = mtp ? most : 0;
+    return most;
+}
+
+/* Gives up entries until the budget holds. */
+static void make_room(struct prefix_cache *c)
+{
+    while (c->count > MAX_ENTRIES || (c->count && prefix_cache_bytes(c) > c->budget)) {
+        bool spare = conversation_bytes(c) <= c->budget / 4 * 3;
+        uint32_t worst = 0;
+        for (uint32_t i = 1; i < c->count; i++) {
+            const struct entry *e = &c->entry[i], *w = &c->entry[worst];
+            bool differ = spare && e->conversation != w->conversation;
+            if (differ ? w->conversation : e->used < w->used) worst = i;
+        }
+        drop(c, worst);
+    }
+}
+
+/* A sequence may own far more positions than it used; what is kept owns as many as it holds. */
+static int shrink(struct sequence *s)
+{
+    struct sequence small;
+    uint32_t n = s->main_done;
+    if (s->room <= 2 * n) return 0;
+    struct error err;
+    int rc = sequence_open(&small, s->backend, s->ids, n, n, n, &err);
+    if (rc) return rc;
+    small.backend->ops->copy_position(small.backend, s->handle, small.handle, n);
+    small.main_done = n;
+    small.mtp_done = s->mtp_done;
+    sequence_close(s);
+    *s = small;
+    return 0;
+}
+
+void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continued)
+{
+    uint32_t n = s->main_done;
+    for (uint32_t i = 0; i < c->count && n >= MIN_POSITIONS;) {
+        struct entry *e = &c->entry[i];
+        uint32_t m = e->sequence.main_done, same = common_prefix(&e->sequence, m, s, n);
+        if (same == n && m > n) { // known, and more
+            e->used = ++c->clock;
+            n = 0;
+        } else if (same == m) { // what is there begins this one
+            drop(c, i);
+        } else {
+            i++;
+        }
+    }
+    if (n < MIN_POSITIONS || n * c->bytes_per_position > c->budget || shrink(s)) {
+        sequence_close(s);
+        return;
+    }
+    c->entry[c->count++] = (struct entry){.sequence = *s, .used = ++c->clock, .conversation = continued};
+    *s = (struct sequence){0};
+    make_room(c);
+}

@@ -1,0 +1,31 @@
+/* prefix_cache.h: KV of texts that ended, for texts that begin alike.
+ *
+ * Keeps the sequences of ended generations within a budget of bytes and gives the longest common prefix to a
+ * new one by copying positions, so that a conversation's branches do not fight over one sequence. What was
+ * continued once (a conversation) is given up only after everything that was not, unless it fills most of the
+ * budget: small requests on the side do not push it out. Engine thread only. */
+#ifndef DUCKD_HOST_ENGINE_PREFIX_CACHE_H
+#define DUCKD_HOST_ENGINE_PREFIX_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "host/engine/sequence.h"
+
+struct prefix_cache;
+/* NULL: no memory. */
+struct prefix_cache *prefix_cache_open(uint64_t budget_bytes, uint64_t bytes_per_position);
+void prefix_cache_close(struct prefix_cache *c);
+
+/* Fills a fresh sequence's KV and sets main_done (and mtp_done). Returns how many positions were reused:
+ * fewer than the sequence's tokens, since the last one has to give logits; with MTP also fewer than the
+ * common prefix, whose last token is run again for the hidden state that the MTP layer needs. */
+uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, bool mtp);
+
+/* Takes a sequence that nobody runs any more: kept or closed, *s is empty afterwards. `continued`: it began
+ * with positions from here. */
+void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continued);
+
+uint64_t prefix_cache_bytes(const struct prefix_cache *c);
+
+#endif
