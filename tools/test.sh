@@ -28,6 +28,7 @@ esac
 
 TEST_PACKAGES="iproute2 ethtool procps" # net tests: namespaces, veth cables
 TEST_PACKAGES="$TEST_PACKAGES qemu-system-x86 ovmf" # qemu tests
+if ! command -v chromium >/dev/null; then TEST_PACKAGES="$TEST_PACKAGES chromium"; fi # web-chat
 if ! command -v npm >/dev/null; then TEST_PACKAGES="$TEST_PACKAGES nodejs npm"; fi
 # shellcheck disable=SC2086
 install_packages $BUILD_PACKAGES $TEST_PACKAGES
