@@ -223,6 +223,10 @@ static int check_undone(const cJSON *body, struct api_problem *p)
     if (type && (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0))
         return api_problem_set(p, 400, "unsupported_value", "response_format",
                                "response_format can only be of type text");
+    const cJSON *tools = get(body, "tools"), *choice = get(body, "tool_choice");
+    bool none = cJSON_IsString(choice) && !strcmp(choice->valuestring, "none");
+    if (tools && cJSON_GetArraySize(tools) > 0 && !none)
+        return api_problem_set(p, 400, "unsupported_value", "tools", "tools cannot be called here yet");
     const cJSON *suffix = get(body, "suffix");
     if (suffix && !(cJSON_IsString(suffix) && !*suffix->valuestring))
         return api_problem_set(p, 400, "unsupported_value", "suffix", "suffix is not supported");

@@ -76,6 +76,7 @@ const cases = {
     },
     async 'requests are read leniently'() {
         const variants = [
+            ask('What is a duck?', { tools: [{ type: 'function', function: { name: 'f' } }], tool_choice: 'none' }),
             { messages: [{ role: 'user', content: [{ type: 'text', text: 'What is ' }, { type: 'text', text: 'a duck?' }] }] },
             ask('What is a duck?', { stop: null, max_tokens: null, tools: null, logit_bias: null, seed: null, stream: null, n: 1, user: 'x', nonsense: [{}] }),
             ask('What is a duck?', { max_completion_tokens: 500, max_tokens: 3, stop: [], model: 'whatever', store: false }),
@@ -110,6 +111,7 @@ const cases = {
         await refused(ask('x', { logit_bias: { 6400: 1 } }), 400, /logit_bias names token '6400'; ids are 0 to 6399/);
         await refused(ask('x', { top_logprobs: 2 }), 400, /needs logprobs/);
         await refused(ask('x', { response_format: { type: 'json_object' } }), 400, /response_format/);
+        await refused(ask('x', { tools: [{ type: 'function', function: { name: 'f' } }] }), 400, /tools cannot be called/);
         await refused(ask('duck '.repeat(5000)), 400, /maximum context length is 4096 tokens; the messages have \d{4,} tokens.*invalid_request_error.*context_length_exceeded/);
         await refused(ask('duck '.repeat(5000), { stream: true }), 400, /context_length_exceeded/);
         await refused({ prompt: ['a', 'b'] }, 400, /only one prompt/, '/v1/completions');
