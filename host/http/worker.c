@@ -92,7 +92,9 @@ static void on_prefill(void *ctx, uint32_t done, uint32_t total)
 static void finish(struct job *j, const struct generation_result *result)
 {
     struct job_output out = {.finished = true, .result = *result, .reasoning_tokens = j->reasoning_tokens};
-    if (result->reason == FINISH_STOP || result->reason == FINISH_LENGTH)
+    // Ended by on_token() for that reason, which the engine cannot tell from a stop string.
+    if (result->reason == FINISH_STOP && atomic_load(&j->cancelled)) out.result.reason = FINISH_CANCELLED;
+    if (out.result.reason == FINISH_STOP || out.result.reason == FINISH_LENGTH)
         job_flush(j, &j->worker->text, &out);
     post(j, &out);
 }

@@ -336,7 +336,8 @@ const cases = {
     async 'the end: a stream that does not finish is told, the process ends'() {
         const end = await new Promise((resolve) => {
             chat(endless({ stream: true })).then(async (r) => {
-                setTimeout(() => { server.child.kill('SIGTERM'); server.child.kill('SIGTERM'); }, 200);
+                setTimeout(() => server.child.kill('SIGTERM'), 200);
+                setTimeout(() => server.child.kill('SIGTERM'), 500);
                 resolve({ text: await r.text(), exit: await server.ended });
             });
         });
