@@ -294,7 +294,7 @@ static void send_bytes(struct connection *c, const struct buffer *head, const vo
         return;
     }
     out->connection = c;
-    memcpy(out->data, head->data, head->length);
+    if (head->length) memcpy(out->data, head->data, head->length);
     if (length) memcpy(out->data + head->length, data, length);
     if (tail_length) memcpy(out->data + head->length + length, tail, tail_length);
     uv_buf_t buf = uv_buf_init(out->data, (unsigned)total);
