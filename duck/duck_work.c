@@ -8,6 +8,7 @@ enum {
     INLINE_PREPARE = 16384, // floats that begin() prepares itself: handing out a task costs more
     PREPARE_FLOATS = 32768, // of one task
     TASK_BYTES = 24576,     // decoded weights of one task: 1-2 us, ten times what handing it out costs
+    DOWN_BYTES = 131072,    // the same for DOWN, whose reading is cut by expert: long pieces from each
     TOKENS_PER_DECODE = 4,  // so many tokens of arithmetic cost about as much as decoding the weights
     CHUNK_TOKENS = 96,      // of one dot: its outputs stay in L1, decoding is 4 % of the work
     GROUP = 4,              // row panels that the down product takes at a time
@@ -133,11 +134,12 @@ static void group_by_expert(struct duck_work *w, const struct duck_step *s)
     }
 }
 
-/* How many units of `bytes` of weights, used by `tokens` tokens, make a task; within 1 .. most. */
-static uint32_t units_per_task(size_t bytes, uint64_t tokens, uint32_t most)
+/* How many units of `bytes` of weights, used by `tokens` tokens, make a task of about `task_bytes`; within
+ * 1 .. most. */
+static uint32_t units_per_task(size_t task_bytes, size_t bytes, uint64_t tokens, uint32_t most)
 {
     uint64_t cost = bytes * (TOKENS_PER_DECODE - 1 + tokens) / TOKENS_PER_DECODE;
-    uint64_t units = (TASK_BYTES + cost - 1) / (cost ? cost : 1);
+    uint64_t units = (task_bytes + cost - 1) / (cost ? cost : 1);
     return units < 1 ? 1 : units > most ? most : (uint32_t)units;
 }
 
@@ -147,7 +149,7 @@ static void plan_hidden(struct duck_work *w, struct part *p)
     uint32_t tasks = 0;
     p->first_hidden = w->tasks[DUCK_HIDDEN];
     for (uint32_t i = 0; i < w->actives; i++) {
-        uint32_t slices = units_per_task(2 * r->gate_up_panel, w->active[i].pairs, r->count);
+        uint32_t slices = units_per_task(TASK_BYTES, 2 * r->gate_up_panel, w->active[i].pairs, r->count);
         if (w->active[i].pairs == 1 && slices < CHUNK_SLICES) slices = CHUNK_SLICES;
         p->task[i] = tasks;
         p->slices[i] = slices;
@@ -187,7 +189,8 @@ static void plan_down(struct duck_work *w, struct part *p)
     };
     uint64_t per_expert = w->actives ? w->pairs / w->actives : 0;
     uint32_t groups = (d->hidden / 8 + GROUP - 1) / GROUP;
-    p->row_panels = GROUP * units_per_task(GROUP * r->down_panel * w->actives, per_expert, groups);
+    p->row_panels =
+        GROUP * units_per_task(DOWN_BYTES, GROUP * r->down_panel * w->actives, per_expert, groups);
     p->first_down = w->tasks[DUCK_DOWN_ROWS];
     w->tasks[DUCK_DOWN_ROWS] += (d->hidden / 8 + p->row_panels - 1) / p->row_panels;
 }

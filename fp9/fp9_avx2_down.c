@@ -14,7 +14,7 @@ enum {
     GROUP = 4,        // row panels of a product
     MOST_PANELS = 32, // row panels of a pass: an expert's are read in one go
     PAIRS = 3,        // x GROUP = 12 accumulators, which with 3 activations and a weight fill the registers
-    AHEAD = 2048,     // bytes of prefetch, as for the dots
+    AHEAD = 1024,     // bytes of prefetch of one stream, as for the dots
 };
 
 struct nest {
@@ -47,46 +47,83 @@ struct share {
     const uint8_t *panel; // of the group's first
     const uint8_t *ahead; // what is read about AHEAD bytes later
     const float *scales;  // of the group's row
+    size_t row, step;     // one pair: the group's row panels are row, row + step ...
     size_t column;        // of slice 0 in its scale block
     size_t first, count, from, to;
     __m256 *sums; // of slice `first`, the pass's first token, the group's first panel
 };
 
+/* The lines of tile s: a strip is four and a half lines, so its first tile asks for two. */
+FP9__INLINE void prefetch(const uint8_t *panel, size_t s)
+{
+    if (s % FP9__STRIP_TILES == 0) _mm_prefetch((const char *)(panel + fp9__strip_offset(s)), _MM_HINT_T0);
+    _mm_prefetch((const char *)(fp9__words(panel, s) + FP9__VECTOR), _MM_HINT_T0);
+}
+
+/* One tile of each panel with one pair. `signs` as in the dots (fp9_avx2.c). */
+FP9__INLINE void one_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned panels,
+                          const float *hs, const float *const scales[], size_t block, __m256 *sums,
+                          size_t step)
+{
+    __m256 blk[GROUP];
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) blk[p] = _mm256_setzero_ps();
+    FP9__UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        __m256 x[4];
+        FP9__UNROLL
+        for (unsigned k = 0; k < 4; k++) x[k] = _mm256_broadcast_ss(hs + 4 * half + k);
+        FP9__UNROLL
+        for (unsigned p = 0; p < panels; p++) {
+            __m256i word = fp9__load(at[p] + words + FP9__VECTOR * half);
+            __m256i mixed = _mm256_xor_si256(word, signs[p]);
+            signs[p] = _mm256_add_epi32(signs[p], signs[p]);
+            FP9__UNROLL
+            for (unsigned k = 0; k < 4; k++)
+                blk[p] = _mm256_fmadd_ps(fp9__weight(word, mixed, k), x[k], blk[p]);
+        }
+    }
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++)
+        sums[p * step] = _mm256_fmadd_ps(_mm256_broadcast_ss(scales[p] + block), blk[p], sums[p * step]);
+}
+
 /* One pair: products straight from the registers the weights are made in. */
 FP9__INLINE void share_one(const struct share *h, unsigned panels)
 {
     const struct nest *n = h->nest;
-    const size_t bytes = n->panel_bytes;
-    const float *hs = n->d->hs + h->first * n->d->hs_stride + 8 * h->from;
+    const size_t bytes = h->step * n->panel_bytes, width = n->width, hs_stride = n->d->hs_stride;
+    const float *hs = n->d->hs + h->first * hs_stride + 8 * h->from, *scales[GROUP];
+    const uint8_t *at[GROUP], *ahead = h->ahead + fp9__strip_offset(h->first);
     __m256 *sums = h->sums + (n->d->token[h->from] - n->token) * n->panels;
-    for (size_t s = h->first; s < h->first + h->count; s++, hs += n->d->hs_stride, sums += n->width) {
-        const uint8_t *words = fp9__words(h->panel, s);
+    const size_t end = h->first + h->count, column = h->column;
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) {
+        at[p] = h->panel + p * bytes + fp9__strip_offset(h->first);
+        scales[p] = h->scales + 8 * (h->row + p * h->step) / FP9_BLOCK * n->d->scale_stride;
+    }
+    for (size_t s = h->first; s < end;) {
+        size_t t = s % FP9__STRIP_TILES;
+        size_t stop = end - s < FP9__STRIP_TILES - t ? t + end - s : FP9__STRIP_TILES;
+        __m128i shift = _mm_cvtsi32_si128((int)(2 * t));
         __m256i signs[GROUP];
-        __m256 blk[GROUP];
         FP9__UNROLL
         for (unsigned p = 0; p < panels; p++) {
-            _mm_prefetch((const char *)(fp9__words(h->ahead, s) + p * bytes), _MM_HINT_T0);
-            signs[p] = fp9__signs(h->panel + p * bytes, s);
-            blk[p] = _mm256_setzero_ps();
+            signs[p] = _mm256_sll_epi32(fp9__load(at[p]), shift);
+            _mm_prefetch((const char *)(ahead + p * bytes), _MM_HINT_T0);
+        }
+        for (; t < stop; t++, s++) {
+            size_t words = FP9__VECTOR + t * FP9__TILE_BYTES;
+            FP9__UNROLL
+            for (unsigned p = 0; p < panels; p++)
+                _mm_prefetch((const char *)(ahead + p * bytes + words + FP9__VECTOR), _MM_HINT_T0);
+            one_tile(at, words, signs, panels, hs, scales, (column + 8 * s) / FP9_BLOCK, sums, h->step);
+            hs += hs_stride;
+            sums += width;
         }
         FP9__UNROLL
-        for (unsigned half = 0; half < 2; half++) {
-            __m256 x[4];
-            FP9__UNROLL
-            for (unsigned k = 0; k < 4; k++) x[k] = _mm256_broadcast_ss(hs + 4 * half + k);
-            FP9__UNROLL
-            for (unsigned p = 0; p < panels; p++) {
-                __m256i word = fp9__load(words + p * bytes + FP9__VECTOR * half);
-                __m256i mixed = _mm256_xor_si256(word, signs[p]);
-                signs[p] = _mm256_add_epi32(signs[p], signs[p]);
-                FP9__UNROLL
-                for (unsigned k = 0; k < 4; k++)
-                    blk[p] = _mm256_fmadd_ps(fp9__weight(word, mixed, k), x[k], blk[p]);
-            }
-        }
-        __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
-        FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) sums[p] = _mm256_fmadd_ps(scale, blk[p], sums[p]);
+        for (unsigned p = 0; p < panels; p++) at[p] += FP9__STRIP_BYTES;
+        ahead += FP9__STRIP_BYTES;
     }
 }
 
@@ -98,8 +135,9 @@ FP9__INLINE void some_pairs(const float *w, unsigned panels, float scale, const 
     FP9__UNROLL
     for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
     for (unsigned p = 0; p < panels; p++) blk[q][p] = _mm256_setzero_ps();
-    FP9__UNROLL
-    for (unsigned k = 0; k < 8; k++) {
+    _Pragma("GCC unroll 1") // unrolled, more would be live than there are registers
+        for (unsigned k = 0; k < 8; k++)
+    {
         __m256 h[PAIRS];
         FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) h[q] = _mm256_broadcast_ss(hs + 8 * q + k);
@@ -116,9 +154,28 @@ FP9__INLINE void some_pairs(const float *w, unsigned panels, float scale, const 
     for (unsigned p = 0; p < panels; p++) sums[q][p] = _mm256_fmadd_ps(s, blk[q][p], sums[q][p]);
 }
 
+/* Functions of their own, so that the compiler gives each all registers. */
+#define PAIRS_FUNCTION(Q, P)                                                                                 \
+    static __attribute__((noinline)) void pairs_##Q##_##P(const float *w, float scale, const float *hs,      \
+                                                          __m256 *const *sums)                               \
+    {                                                                                                        \
+        some_pairs(w, P, scale, hs, Q, sums);                                                                \
+    }
+PAIRS_FUNCTION(1, 1)
+PAIRS_FUNCTION(2, 1)
+PAIRS_FUNCTION(3, 1)
+PAIRS_FUNCTION(1, 4)
+PAIRS_FUNCTION(2, 4)
+PAIRS_FUNCTION(3, 4)
+
+typedef void pairs_fn(const float *w, float scale, const float *hs, __m256 *const *sums);
+
 /* Pairs in parts of three, the last of two; a single one only where there is no more. */
-FP9__INLINE void share_many(const struct share *h, unsigned panels)
+static void share_many(const struct share *h, unsigned panels)
 {
+    static pairs_fn *const one[PAIRS] = {pairs_1_1, pairs_2_1, pairs_3_1};
+    static pairs_fn *const group[PAIRS] = {pairs_1_4, pairs_2_4, pairs_3_4};
+    pairs_fn *const *size = panels == 1 ? one : group;
     const struct nest *n = h->nest;
     const uint32_t *token = n->d->token;
     float w[GROUP * 64] __attribute__((aligned(64)));
@@ -127,76 +184,94 @@ FP9__INLINE void share_many(const struct share *h, unsigned panels)
         __m256 *first = h->sums + (s - h->first) * n->width;
         float scale = h->scales[(h->column + 8 * s) / FP9_BLOCK];
         for (unsigned p = 0; p < panels; p++) {
-            _mm_prefetch((const char *)(fp9__words(h->ahead, s) + p * n->panel_bytes), _MM_HINT_T0);
+            prefetch(h->ahead + p * n->panel_bytes, s);
             fp9__tile(h->panel + p * n->panel_bytes, s, w + 8 * p, 8 * panels);
         }
         for (size_t q = h->from; q < h->to;) {
             size_t left = h->to - q, part = left == 2 || left == 4 ? 2 : left < PAIRS ? left : PAIRS;
             __m256 *sums[PAIRS];
             for (size_t i = 0; i < part; i++) sums[i] = first + (token[q + i] - n->token) * n->panels;
-            if (part == 3)
-                some_pairs(w, panels, scale, hs + 8 * q, 3, sums);
-            else if (part == 2)
-                some_pairs(w, panels, scale, hs + 8 * q, 2, sums);
-            else
-                some_pairs(w, panels, scale, hs + 8 * q, 1, sums);
+            size[part - 1](w, scale, hs + 8 * q, sums);
             q += part;
         }
     }
 }
 
-/* Functions of their own, so that the compiler gives each all registers. */
-#define SHARE_FUNCTIONS(P)                                                                                   \
-    static __attribute__((noinline)) void share_one_##P(const struct share *h)                               \
-    {                                                                                                        \
-        share_one(h, P);                                                                                     \
-    }                                                                                                        \
-    static __attribute__((noinline)) void share_many_##P(const struct share *h)                              \
-    {                                                                                                        \
-        share_many(h, P);                                                                                    \
-    }
-SHARE_FUNCTIONS(1)
-SHARE_FUNCTIONS(4)
+static __attribute__((noinline)) void share_one_1(const struct share *h)
+{
+    share_one(h, 1);
+}
+
+static __attribute__((noinline)) void share_one_4(const struct share *h)
+{
+    share_one(h, GROUP);
+}
 
 static const uint8_t *panel_of(const struct nest *n, const struct fp9_down_expert *e, size_t p)
 {
     return e->panels + (n->panel + p) * n->panel_bytes;
 }
 
-/* What is read about AHEAD bytes after row panel p of the pass: further on in a long panel, else some groups
- * on, of this expert or of the next. */
-static const uint8_t *ahead_of(const struct nest *n, const struct fp9_down_expert *e, size_t p,
-                               const struct fp9_down_expert *next)
+/* One pair: four streams of panels / GROUP neighbouring panels each, long enough for the memory's own
+ * prefetch to follow them; software reaches ahead to where that has not begun, the next expert's. */
+static void expert_one(const struct nest *n, struct share *h, const struct fp9_down_expert *e,
+                       const struct fp9_down_expert *next)
 {
-    if (n->panel_bytes > AHEAD) return panel_of(n, e, p) + AHEAD / FP9__STRIP_BYTES * FP9__STRIP_BYTES;
-    p += GROUP * (1 + AHEAD / (GROUP * n->panel_bytes));
-    if (p < n->panels) return panel_of(n, e, p);
-    p -= n->panels;
-    return panel_of(n, next, p < n->panels ? p : 0);
+    size_t step = n->panels / GROUP, distance = (AHEAD + n->panel_bytes - 1) / n->panel_bytes;
+    for (size_t p = 0; p < n->panels; p++) {
+        size_t wide = p < step, later = p + distance;
+        if (p == step) p = step * GROUP; // what is left over
+        if (p == n->panels) break;
+        h->panel = panel_of(n, e, p);
+        h->ahead =
+            later < step ? panel_of(n, e, later) : panel_of(n, next, later - step < step ? later - step : 0);
+        h->sums = n->sums + p;
+        h->row = n->panel + p;
+        h->step = step;
+        (wide ? share_one_4 : share_one_1)(h);
+    }
+}
+
+static void expert_many(const struct nest *n, struct share *h, const struct fp9_down_expert *e,
+                        const struct fp9_down_expert *next)
+{
+    for (size_t p = 0; p < n->panels;) {
+        size_t row = n->panel + p; // the panels of a whole group share their scales only where aligned
+        size_t group = n->panels - p >= GROUP && row % GROUP == 0 ? GROUP : 1;
+        h->panel = panel_of(n, e, p);
+        h->ahead = panel_of(n, next, p);
+        h->sums = n->sums + p;
+        h->scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
+        share_many(h, (unsigned)group);
+        p += group;
+    }
 }
 
 /* Adds expert e's part to the sums of slices [first, first + count). `next` is the expert read after it. */
 static void expert_slices(const struct nest *n, const struct fp9_down_expert *e, size_t first, size_t count,
                           const struct fp9_down_expert *next)
 {
-    struct share h = {.nest = n, .column = e->column, .first = first, .count = count};
+    struct share h = {.nest = n, .scales = e->scales, .column = e->column, .first = first, .count = count};
     h.from = n->tokens == n->d->tokens ? e->pair : first_pair(n->d, e, n->token);
     h.to = n->tokens == n->d->tokens ? (size_t)e->pair + e->pairs : first_pair(n->d, e, n->token + n->tokens);
     if (h.from == h.to) return;
-    int one = h.to - h.from == 1;
-    for (size_t p = 0; p < n->panels;) {
-        size_t row = n->panel + p; // the panels of a whole group share their scales only where aligned
-        size_t group = n->panels - p >= GROUP && row % GROUP == 0 ? GROUP : 1;
-        h.panel = panel_of(n, e, p);
-        h.ahead = ahead_of(n, e, p, next);
-        h.sums = n->sums + p;
-        h.scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
-        if (group == GROUP)
-            (one ? share_one_4 : share_many_4)(&h);
-        else
-            (one ? share_one_1 : share_many_1)(&h);
-        p += group;
-    }
+    (h.to - h.from == 1 ? expert_one : expert_many)(n, &h, e, next);
+}
+
+/* Loops over cells: counts and pointers in registers, which the compiler cannot assume of a struct's. */
+static void zero(__m256 *to, size_t n)
+{
+    for (size_t i = 0; i < n; i++) to[i] = _mm256_setzero_ps();
+}
+
+static void copy(__m256 *to, const __m256 *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) to[i] = from[i];
+}
+
+static void add(__m256 *sum, const __m256 *left, size_t n)
+{
+    for (size_t i = 0; i < n; i++) sum[i] = _mm256_add_ps(left[i], sum[i]);
 }
 
 /* Slice `index` of its subtree is complete: adds up all nodes that are complete with it. Returns the level of
@@ -204,10 +279,7 @@ static void expert_slices(const struct nest *n, const struct fp9_down_expert *e,
 static unsigned add_nodes(const struct nest *n, size_t index, __m256 *sum)
 {
     unsigned level = 0;
-    for (; index >> level & 1; level++) {
-        const __m256 *left = n->waiting + level * n->width;
-        for (size_t i = 0; i < n->width; i++) sum[i] = _mm256_add_ps(left[i], sum[i]);
-    }
+    for (; index >> level & 1; level++) add(sum, n->waiting + level * n->width, n->width);
     return level;
 }
 
@@ -225,7 +297,7 @@ static void pass(const struct nest *n, size_t chunk)
     size_t subtree = 0, begin = 0; // the subtree that slice s belongs to, its first slice
     for (size_t first = 0; first < d->slices; first += chunk) {
         size_t count = d->slices - first < chunk ? d->slices - first : chunk;
-        for (size_t i = 0; i < count * n->width; i++) n->sums[i] = _mm256_setzero_ps();
+        zero(n->sums, count * n->width);
         for (size_t e = 0; e < d->experts; e++)
             expert_slices(n, &d->expert[e], first, count, &d->expert[e + 1 < d->experts ? e + 1 : e]);
         for (size_t s = first; s < first + count; s++) {
@@ -235,8 +307,7 @@ static void pass(const struct nest *n, size_t chunk)
                 store_subtree(n, subtree++, sum);
                 begin = s + 1;
             } else {
-                __m256 *left = n->waiting + level * n->width;
-                for (size_t i = 0; i < n->width; i++) left[i] = sum[i];
+                copy(n->waiting + level * n->width, sum, n->width);
             }
         }
     }

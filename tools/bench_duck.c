@@ -8,18 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "duck/duck_core.h"
 #include "host/util/clock.h"
 #include "host/util/pool.h"
 #include "tools/bench_limits.h"
 
-enum row { READ, FMA, L2_OURS, L2_PLAIN, STEP, PLAIN, ROWS };
+enum row { READ, FMA, L2_OURS, L2_PLAIN, STEP, HIDDEN, DOWN, PLAIN, ROWS }; // HIDDEN, DOWN: parts of STEP
 enum { CACHED_PANELS = 4, FMA_ROUNDS = 2000, CACHED_PASSES = 8, MAX_REPEATS = 101 };
 
 struct options {
     uint32_t hidden, width, experts, top_k, tokens, threads, repeats;
-    int csv;
+    int csv, cpu_time;
 };
 
 struct bench {
@@ -36,11 +37,13 @@ struct bench {
     int32_t *ids;
     uint64_t seed;
     size_t plain_rows, plain_chunk, plain_offset; // of the step's weights, as rows of `hidden`
+    uint64_t phase_ns[DUCK_PHASES];               // of the last step
     double seconds[ROWS][MAX_REPEATS];
 };
 
-static const char *const row_names[ROWS] = {"plain reading",     "FMA peak",  "dot, in L2",
-                                            "plain F16C, in L2", "duck step", "plain F16C GEMV"};
+static const char *const row_names[ROWS] = {
+    "plain reading", "FMA peak",      "dot, in L2", "plain F16C, in L2",
+    "duck step",     "  gate and up", "  down",     "plain F16C GEMV"};
 static volatile uint64_t sink;
 
 static uint32_t below(struct bench *b, uint32_t n) // xorshift64
@@ -66,6 +69,14 @@ static void *aligned(size_t bytes)
     return p;
 }
 
+static uint64_t now(const struct bench *b)
+{
+    if (!b->o.cpu_time) return clock_ns();
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void read_share(void *arg, size_t task, unsigned worker)
 {
     (void)worker;
@@ -88,8 +99,7 @@ static void cached_dot(void *arg, size_t task, unsigned worker)
     static const float scales[1024];
     size_t panel = fp9_panel_bytes(b->o.hidden);
     float y[8 * CACHED_PANELS];
-    struct fp9_matrix m = {.panels = (const uint8_t *)b->memory +
-                                     (task * CACHED_PANELS * panel + 4096) / 4096 * 4096,
+    struct fp9_matrix m = {.panels = b->cached + task * CACHED_PANELS * panel,
                            .panel_stride = panel,
                            .scales = scales,
                            .inputs = b->o.hidden,
@@ -141,8 +151,10 @@ static void run_step(struct bench *b)
     struct duck_step step = {0, b->o.tokens, b->o.top_k, b->x, b->ids, b->weights};
     b->work = duck_work_begin(b->core, b->scratch, b->scratch_bytes, &step);
     for (int phase = 0; phase < DUCK_PHASES; phase++) {
+        uint64_t start = now(b);
         b->phase = (enum duck_phase)phase;
         pool_run(b->pool, step_task, b, duck_work_tasks(b->work, b->phase));
+        b->phase_ns[phase] = now(b) - start;
     }
     sink += duck_work_partial(b->work, 0)[0] == 0.0f;
 }
@@ -168,6 +180,8 @@ static void run_row(struct bench *b, enum row row)
     case PLAIN:
         pool_run(b->pool, plain_chunk, b, b->plain_rows / b->plain_chunk);
         break;
+    case HIDDEN: // measured with the step
+    case DOWN:
     case ROWS:
         break;
     }
@@ -182,10 +196,12 @@ static void repeat(struct bench *b, uint32_t index)
                           : 0;
     for (int row = 0; row < ROWS; row++) {
         if (row == L2_OURS || row == L2_PLAIN) run_row(b, (enum row)row); // fills the cache
-        uint64_t start = clock_ns();
+        uint64_t start = now(b);
         run_row(b, (enum row)row);
-        b->seconds[row][index] = (double)(clock_ns() - start) * 1e-9;
+        b->seconds[row][index] = (double)(now(b) - start) * 1e-9;
     }
+    b->seconds[HIDDEN][index] = (double)b->phase_ns[DUCK_HIDDEN] * 1e-9;
+    b->seconds[DOWN][index] = (double)b->phase_ns[DUCK_DOWN_ROWS] * 1e-9;
     uint64_t experts, bytes;
     duck_work_reads(b->work, &experts, &bytes);
     b->step_bytes = bytes;
@@ -280,11 +296,15 @@ static void report(struct bench *b)
     gb[L2_OURS] = cached / time[L2_OURS] * 1e-9;
     gb[L2_PLAIN] = cached / time[L2_PLAIN] * 1e-9;
     gb[STEP] = (double)b->step_bytes / time[STEP] * 1e-9;
+    gb[HIDDEN] = (double)b->step_bytes * 2 / 3 / time[HIDDEN] * 1e-9;
+    gb[DOWN] = (double)b->step_bytes / 3 / time[DOWN] * 1e-9;
     gb[PLAIN] = macs * 9 / 8 / time[PLAIN] * 1e-9;
     gflop[FMA] = (double)FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads / time[FMA] * 1e-9;
     gflop[L2_OURS] = cached * 8 / 9 * 2 / time[L2_OURS] * 1e-9;
     gflop[L2_PLAIN] = cached * 8 / 9 * 2 / time[L2_PLAIN] * 1e-9;
     gflop[STEP] = 2 * macs * o->tokens / time[STEP] * 1e-9;
+    gflop[HIDDEN] = gflop[STEP] * 2 / 3 * time[STEP] / time[HIDDEN];
+    gflop[DOWN] = gflop[STEP] / 3 * time[STEP] / time[DOWN];
     gflop[PLAIN] = 2 * macs / time[PLAIN] * 1e-9;
     if (o->csv)
         printf("hidden,width,experts,top_k,tokens,threads,kernels,row,us,gb_s,read_percent,gflop_s,fma_"
@@ -322,25 +342,19 @@ static void usage(FILE *f)
         "  --threads N    threads (1)\n"
         "  --repeat N     interleaved repetitions, 1..101 (21)\n"
         "  --kernels K    scalar or avx2 (the best)\n"
+        "  --cpu-time     count CPU time, one thread only: for machines that are busy with other things\n"
         "  --csv          comma-separated values\n");
 }
 
 static int parse(int argc, char **argv, struct options *o, const char **kernels)
 {
     static const struct option longs[] = {
-        {"hidden", 1, NULL, 'h'},
-        {"width", 1, NULL, 'w'},
-        {"experts", 1, NULL, 'e'},
-        {"top-k", 1, NULL, 'k'},
-        {"tokens", 1, NULL, 't'},
-        {"threads", 1, NULL, 'p'},
-        {"repeat", 1, NULL, 'r'},
-        {"kernels", 1, NULL, 'i'},
-        {"csv", 0, NULL, 'c'},
-        {"help", 0, NULL, '?'},
-        {0},
+        {"hidden", 1, NULL, 'h'}, {"width", 1, NULL, 'w'},   {"experts", 1, NULL, 'e'},
+        {"top-k", 1, NULL, 'k'},  {"tokens", 1, NULL, 't'},  {"threads", 1, NULL, 'p'},
+        {"repeat", 1, NULL, 'r'}, {"kernels", 1, NULL, 'i'}, {"cpu-time", 0, NULL, 'u'},
+        {"csv", 0, NULL, 'c'},    {"help", 0, NULL, '?'},    {0},
     };
-    *o = (struct options){7168, 64, 256, 8, 1, 1, 21, 0};
+    *o = (struct options){7168, 64, 256, 8, 1, 1, 21, 0, 0};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         uint32_t n = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
         switch (c) {
@@ -368,6 +382,9 @@ static int parse(int argc, char **argv, struct options *o, const char **kernels)
         case 'i':
             *kernels = optarg;
             break;
+        case 'u':
+            o->cpu_time = 1;
+            break;
         case 'c':
             o->csv = 1;
             break;
@@ -377,7 +394,7 @@ static int parse(int argc, char **argv, struct options *o, const char **kernels)
     }
     if (optind == argc && o->hidden && o->hidden % 32 == 0 && o->hidden <= 1u << 17 && o->width &&
         o->width % 8 == 0 && o->top_k && o->top_k <= o->experts && o->tokens && o->tokens <= 512 &&
-        o->threads && o->repeats && o->repeats <= MAX_REPEATS)
+        o->threads && (o->threads == 1 || !o->cpu_time) && o->repeats && o->repeats <= MAX_REPEATS)
         return 0;
     return -1;
 }
