@@ -115,7 +115,7 @@ struct fp9_kernels {
     const struct fp9_down_ops *down;
 };
 
-extern const struct fp9_kernels fp9_scalar, fp9_avx2;
+extern const struct fp9_kernels fp9_scalar, fp9_avx2, fp9_avx512;
 
 /* NULL: the CPU has all that is needed; else the name of what is missing ("AVX2", "FMA", "F16C"). */
 const char *fp9_cpu_missing(void);

@@ -274,7 +274,7 @@ static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_
 
 /* ---- activations ---- */
 
-static void prepare(const float *x, size_t n, float *xs)
+void fp9__avx2_prepare(const float *x, size_t n, float *xs)
 {
     const __m256 scale = _mm256_set1_ps(FP9_X_SCALE);
     size_t i = 0;
@@ -318,7 +318,7 @@ static __m256 silu(__m256 given)
     return _mm256_blendv_ps(y, x, nan);
 }
 
-static void expert(const float *g, const float *u, float weight, size_t n, float *hs)
+void fp9__avx2_expert(const float *g, const float *u, float weight, size_t n, float *hs)
 {
     const __m256 scale = _mm256_set1_ps(FP9_X_SCALE), w = fp9__tiny_to_zero(_mm256_set1_ps(weight));
     for (size_t i = 0; i < n; i += 8) {
@@ -329,5 +329,9 @@ static void expert(const float *g, const float *u, float weight, size_t n, float
     }
 }
 
-const struct fp9_kernels fp9_avx2 = {
-    .name = "avx2", .prepare = prepare, .dot = dot, .dot2 = dot2, .expert = expert, .down = &fp9__avx2_down};
+const struct fp9_kernels fp9_avx2 = {.name = "avx2",
+                                     .prepare = fp9__avx2_prepare,
+                                     .dot = dot,
+                                     .dot2 = dot2,
+                                     .expert = fp9__avx2_expert,
+                                     .down = &fp9__avx2_down};

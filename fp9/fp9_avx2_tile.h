@@ -70,5 +70,7 @@ FP9__INLINE __m256 fp9__tiny_to_zero(__m256 x)
 }
 
 extern const struct fp9_down_ops fp9__avx2_down;
+extern fp9_prepare_fn fp9__avx2_prepare;
+extern fp9_expert_fn fp9__avx2_expert;
 
 #endif

@@ -25,12 +25,21 @@ const char *fp9_cpu_missing(void)
     return NULL;
 }
 
+static int has_avx512(void)
+{
+    enum { XMM_YMM_AND_ZMM = 0xe6 };
+    unsigned a, b, c, d;
+    return (xcr0() & XMM_YMM_AND_ZMM) == XMM_YMM_AND_ZMM && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           (b & bit_AVX512F) && (b & bit_AVX512DQ);
+}
+
 const struct fp9_kernels *fp9_select(const char *force)
 {
-    static const struct fp9_kernels *const best_first[] = {&fp9_avx2, &fp9_scalar};
+    static const struct fp9_kernels *const best_first[] = {&fp9_avx512, &fp9_avx2, &fp9_scalar};
     if (fp9_cpu_missing()) return NULL;
-    if (!force) return best_first[0];
-    for (size_t i = 0; i < sizeof best_first / sizeof best_first[0]; i++) {
+    size_t first = has_avx512() ? 0 : 1;
+    if (!force) return best_first[first];
+    for (size_t i = first; i < sizeof best_first / sizeof best_first[0]; i++) {
         const char *a = force, *b = best_first[i]->name;
         while (*a && *a == *b) a++, b++;
         if (*a == *b) return best_first[i];

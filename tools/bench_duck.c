@@ -20,7 +20,7 @@ enum { CACHED_PANELS = 4, FMA_ROUNDS = 2000, CACHED_PASSES = 8, MAX_REPEATS = 10
 
 struct options {
     uint32_t hidden, width, experts, top_k, tokens, threads, repeats;
-    int csv, cpu_time;
+    int csv, cpu_time, check, rare;
 };
 
 struct bench {
@@ -42,8 +42,8 @@ struct bench {
 };
 
 static const char *const row_names[ROWS] = {
-    "plain reading", "FMA peak",      "dot, in L2", "plain F16C, in L2",
-    "duck step",     "  gate and up", "  down",     "plain F16C GEMV"};
+    "plain reading", "FMA peak (AVX2)", "dot, in L2", "plain F16C, in L2",
+    "duck step",     "  gate and up",   "  down",     "plain F16C GEMV"};
 static volatile uint64_t sink;
 
 static uint32_t below(struct bench *b, uint32_t n) // xorshift64
@@ -226,7 +226,7 @@ static void load_experts(struct bench *b)
     size_t blocks = (size_t)((b->o.width + 127) / 128) * ((b->o.hidden + 127) / 128);
     uint8_t *data = aligned(n);
     float *scales = aligned(blocks * sizeof *scales);
-    for (size_t i = 0; i < n; i++) data[i] = (uint8_t)(below(b, 2) * 128 + below(b, 0x7f));
+    for (size_t i = 0; i < n; i++) data[i] = (uint8_t)(below(b, 2) * 128 + (b->o.rare ? 1 : below(b, 0x7f)));
     for (size_t i = 0; i < blocks; i++) scales[i] = 0x1p-12f;
     for (uint32_t e = 0; e < b->o.experts; e++)
         for (int m = 0; m < 3; m++) {
@@ -247,7 +247,8 @@ static void fill_cached(struct bench *b)
     for (size_t p = 0; p < panels; p++)
         for (size_t strip = 0; strip < b->o.hidden / 32; strip++) {
             uint16_t code[256];
-            for (size_t i = 0; i < 256; i++) code[i] = (uint16_t)(below(b, 2) << 8 | (8 + below(b, 240)));
+            for (size_t i = 0; i < 256; i++)
+                code[i] = (uint16_t)(below(b, 2) << 8 | (b->o.rare ? 8 : 8 + below(b, 240)));
             fp9_panel_put_strip(b->cached + p * panel, b->o.hidden, strip, code);
         }
     for (size_t i = 0; i < panels * 9 * b->o.hidden; i++) b->cached_plain[i] = (uint8_t)(8 + below(b, 240));
@@ -283,6 +284,37 @@ static int set_up(struct bench *b)
     load_experts(b);
     fill_cached(b);
     return 0;
+}
+
+/* The same step with every kernel of this CPU. The core is opened anew over weights that stay where they are.
+ */
+static int check(struct bench *b)
+{
+    static const char *const names[] = {"scalar", "avx2", "avx512"};
+    struct duck_bank_shape bank = {b->o.experts, 0, b->o.width};
+    struct duck_run run = {0, 0, b->o.width / 8};
+    struct duck_shape shape = {b->o.hidden, 1, &bank, 1, &run};
+    size_t subtrees = duck_core_subtrees(b->core, 0, NULL, 0);
+    size_t bytes = subtrees * b->o.tokens * b->o.hidden * sizeof(float);
+    float *first = aligned(bytes);
+    int differ = 0;
+    draw_experts(b);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const struct fp9_kernels *k = fp9_select(names[i]);
+        if (!k) {
+            printf("%s: not on this CPU\n", names[i]);
+            continue;
+        }
+        b->core = duck_core_init_zeroed(b->memory, b->memory_bytes, &shape, k);
+        run_step(b);
+        const float *y = duck_work_partial(b->work, 0);
+        int same = i == 0 || memcmp(first, y, bytes) == 0;
+        if (i == 0) memcpy(first, y, bytes);
+        printf("%s: %s\n", names[i], i == 0 ? "the reference" : same ? "the same bits" : "OTHER BITS");
+        differ |= !same;
+    }
+    free(first);
+    return differ;
 }
 
 static void report(struct bench *b)
@@ -341,7 +373,9 @@ static void usage(FILE *f)
         "  --tokens N     tokens in a step (1)\n"
         "  --threads N    threads (1)\n"
         "  --repeat N     interleaved repetitions, 1..101 (21)\n"
-        "  --kernels K    scalar or avx2 (the best)\n"
+        "  --kernels K    scalar, avx2 or avx512 (the best)\n"
+        "  --rare         weights of the smallest magnitude only\n"
+        "  --check        compute one step with every kernel and compare bits instead\n"
         "  --cpu-time     count CPU time, one thread only: for machines that are busy with other things\n"
         "  --csv          comma-separated values\n");
 }
@@ -349,12 +383,15 @@ static void usage(FILE *f)
 static int parse(int argc, char **argv, struct options *o, const char **kernels)
 {
     static const struct option longs[] = {
-        {"hidden", 1, NULL, 'h'}, {"width", 1, NULL, 'w'},   {"experts", 1, NULL, 'e'},
-        {"top-k", 1, NULL, 'k'},  {"tokens", 1, NULL, 't'},  {"threads", 1, NULL, 'p'},
-        {"repeat", 1, NULL, 'r'}, {"kernels", 1, NULL, 'i'}, {"cpu-time", 0, NULL, 'u'},
-        {"csv", 0, NULL, 'c'},    {"help", 0, NULL, '?'},    {0},
+        {"hidden", 1, NULL, 'h'},   {"width", 1, NULL, 'w'},
+        {"experts", 1, NULL, 'e'},  {"top-k", 1, NULL, 'k'},
+        {"tokens", 1, NULL, 't'},   {"threads", 1, NULL, 'p'},
+        {"repeat", 1, NULL, 'r'},   {"kernels", 1, NULL, 'i'},
+        {"cpu-time", 0, NULL, 'u'}, {"check", 0, NULL, 'x'},
+        {"rare", 0, NULL, 'y'},     {"csv", 0, NULL, 'c'},
+        {"help", 0, NULL, '?'},     {0},
     };
-    *o = (struct options){7168, 64, 256, 8, 1, 1, 21, 0, 0};
+    *o = (struct options){7168, 64, 256, 8, 1, 1, 21, 0, 0, 0, 0};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         uint32_t n = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
         switch (c) {
@@ -384,6 +421,12 @@ static int parse(int argc, char **argv, struct options *o, const char **kernels)
             break;
         case 'u':
             o->cpu_time = 1;
+            break;
+        case 'x':
+            o->check = 1;
+            break;
+        case 'y':
+            o->rare = 1;
             break;
         case 'c':
             o->csv = 1;
@@ -415,9 +458,14 @@ int main(int argc, char **argv)
         return 1;
     }
     if (set_up(&b)) return 1;
-    repeat(&b, 0); // warm: pages, caches, clock
-    for (uint32_t i = 0; i < b.o.repeats; i++) repeat(&b, i);
-    report(&b);
+    int rc = 0;
+    if (b.o.check) {
+        rc = check(&b);
+    } else {
+        repeat(&b, 0); // warm: pages, caches, clock
+        for (uint32_t i = 0; i < b.o.repeats; i++) repeat(&b, i);
+        report(&b);
+    }
     pool_close(b.pool);
     free(b.memory);
     free(b.scratch);
@@ -427,5 +475,5 @@ int main(int argc, char **argv)
     free(b.xs);
     free(b.ids);
     free(b.weights);
-    return 0;
+    return rc;
 }
