@@ -12,7 +12,9 @@ enum {
     TOKENS_PER_DECODE = 4,  // so many tokens of arithmetic cost about as much as decoding the weights
     CHUNK_TOKENS = 96,      // of one dot: its outputs stay in L1, decoding is 4 % of the work
     GROUP = 4,              // row panels that the down product takes at a time
-    CHUNK_SLICES = 2,       // gate and up of two slices: the four streams of a one-token dot
+    ROW_GAP = 16,     // floats between rows of activations: one block of many rows, a power of two apart,
+                      // would share a few sets of the L1
+    CHUNK_SLICES = 2, // gate and up of two slices: the four streams of a one-token dot
 };
 
 /* An expert that somebody chose; its (expert, token) pairs are [pair, pair + pairs). */
@@ -35,7 +37,8 @@ struct part {
 struct duck_work {
     const struct duck_core *d;
     const float *x;
-    float *xs; // (tokens, hidden)
+    float *xs; // (tokens, xs_stride)
+    size_t xs_stride;
     uint32_t bank, tokens, parts, actives, pairs, experts;
     uint32_t prepare_rows; // of one PREPARE task; 0: done
     uint32_t tasks[DUCK_PHASES];
@@ -56,7 +59,8 @@ static struct duck_work *lay_out(struct duck__arena *a, const struct duck_core *
     uint32_t pairs = tokens * (top_k + d->bank[bank].always);
     uint32_t actives = experts < pairs ? experts : pairs;
     struct duck_work *w = duck__take(a, sizeof *w), at = {0};
-    at.xs = duck__take(a, (size_t)tokens * d->hidden * sizeof(float));
+    at.xs_stride = d->hidden + ROW_GAP;
+    at.xs = duck__take(a, tokens * at.xs_stride * sizeof(float));
     at.active = duck__take(a, actives * sizeof *at.active);
     at.pair_end = duck__take(a, experts * sizeof *at.pair_end);
     at.token = duck__take(a, pairs * sizeof *at.token);
@@ -199,7 +203,7 @@ static void prepare_rows(struct duck_work *w, uint32_t first, uint32_t end)
 {
     for (uint32_t t = first; t < end; t++) {
         size_t at = (size_t)t * w->d->hidden;
-        w->d->k->prepare(w->x + at, w->d->hidden, w->xs + at);
+        w->d->k->prepare(w->x + at, w->d->hidden, w->xs + t * w->xs_stride);
     }
 }
 
@@ -260,7 +264,7 @@ static void hidden_chunk(const struct duck_work *w, const struct part *p, uint32
             .panel_count = r->count,
             .first_output = r->column[expert],
         };
-    struct fp9_rows x = {w->xs, d->hidden, w->token + pair, pairs};
+    struct fp9_rows x = {w->xs, w->xs_stride, w->token + pair, pairs};
     d->k->dot2(&m[0], &m[1], first, count, &x, g, u, WIDTH);
     for (uint32_t q = 0; q < pairs; q++) {
         d->k->expert(g + q * WIDTH, u + q * WIDTH, w->weight[pair + q], 8 * count, hs);
