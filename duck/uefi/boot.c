@@ -54,7 +54,36 @@ static EFI_STATUS fail(const char *what, EFI_STATUS status)
     return status;
 }
 
-/* Where our own code lies, and the options that started it (text after -append, or of a boot entry). */
+/* Options as text: from -append or a boot entry. */
+static void take_options(const EFI_LOADED_IMAGE *self)
+{
+    const CHAR16 *text = self->LoadOptions;
+    size_t n = text ? self->LoadOptionsSize / sizeof *text : 0;
+    if (n > BOOT_OPTIONS - 1) n = BOOT_OPTIONS - 1;
+    for (size_t i = 0; i < n; i++) boot.options[i] = text[i] < 128 ? (char)text[i] : '?';
+}
+
+/* Booted through PXE: the options are in duck.conf beside the image (UEFI 2.10, 24.3.4). */
+static void fetch_options(EFI_HANDLE device)
+{
+    EFI_GUID guid = EFI_PXE_BASE_CODE_PROTOCOL_GUID;
+    EFI_PXE_BASE_CODE *pxe = NULL;
+    EFI_IP_ADDRESS server = {0};
+    static UINT8 name[] = "duck.conf";
+    char line[64];
+    UINT64 bytes = BOOT_OPTIONS - 1;
+    if (!device || services->HandleProtocol(device, &guid, (void **)&pxe) != EFI_SUCCESS) return;
+    if (!pxe->Mode->Started || !pxe->Mode->DhcpAckReceived) return;
+    memcpy(&server, pxe->Mode->DhcpAck.Dhcpv4.BootpSiAddr, 4);
+    EFI_STATUS s = pxe->Mtftp(pxe, EFI_PXE_BASE_CODE_TFTP_READ_FILE, boot.options, FALSE, &bytes, NULL,
+                              &server, name, NULL, FALSE);
+    boot.options[s == EFI_SUCCESS && bytes < BOOT_OPTIONS ? bytes : 0] = 0;
+    print_to(line, sizeof line, "duck.conf by TFTP: UEFI status 0x%lx, %lu bytes", (unsigned long)s,
+             (unsigned long)bytes);
+    tell(line);
+}
+
+/* Where our own code lies, and the options that it was started with. */
 static EFI_STATUS look_at_image(EFI_HANDLE image)
 {
     EFI_GUID guid = LOADED_IMAGE_PROTOCOL;
@@ -63,10 +92,8 @@ static EFI_STATUS look_at_image(EFI_HANDLE image)
     if (s != EFI_SUCCESS) return s;
     boot.image = (uint64_t)(uintptr_t)self->ImageBase;
     boot.image_end = boot.image + self->ImageSize;
-    const CHAR16 *text = self->LoadOptions;
-    size_t n = text ? self->LoadOptionsSize / sizeof *text : 0;
-    if (n > sizeof boot.options - 1) n = sizeof boot.options - 1;
-    for (size_t i = 0; i < n; i++) boot.options[i] = text[i] < 128 ? (char)text[i] : '?';
+    take_options(self);
+    if (!boot.options[0]) fetch_options(self->DeviceHandle);
     return EFI_SUCCESS;
 }
 

@@ -16,6 +16,13 @@ struct boot_pool {
 /* Zeroed, 4 KiB-aligned. NULL: used up. */
 void *boot_pool_take(struct boot_pool *p, size_t bytes);
 
+enum {
+    BOOT_OPTIONS = 1024,     // bytes of text
+    BOOT_STACK = 256 << 10,  // per core; the down product alone has 128 KiB of blocks on it
+    BOOT_TABLES = 768 << 10, // page tables
+    BOOT_DMA = (2 << 20) + (256 << 10),
+};
+
 struct boot {
     struct memory_map map; // as ExitBootServices accepted it
     struct acpi acpi;
@@ -23,13 +30,7 @@ struct boot {
     uint64_t image, image_end;
     uint64_t low_page; // below 1 MiB, for starting cores
     struct boot_pool pool;
-    char options[512];
-};
-
-enum {
-    BOOT_STACK = 256 << 10,  // per core; the down product alone has 128 KiB of blocks on it
-    BOOT_TABLES = 768 << 10, // page tables
-    BOOT_DMA = (2 << 20) + (256 << 10),
+    char options[BOOT_OPTIONS];
 };
 
 /* The build (build_id.c, made by Makefile.duck): version, and a hash over everything linked. */

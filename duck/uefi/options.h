@@ -1,7 +1,7 @@
-/* options.h: the words that a duck is started with, e.g. from QEMU's -append or a boot entry:
- *   key=32 hex digits   the flock's key              address=10.21.1.5   static; else DHCP
- *   name=TEXT           what the duck calls itself   spin_us=N           idle cores sleep after so long
- * Unknown words are named in the log and ignored: loaders put words of their own there. */
+/* options.h: the words that a duck is started with, from duck.conf beside the image on the boot server, a
+ * boot entry, or QEMU's -append: key=32 hex digits   the flock's key              address=10.21.1.5   static;
+ * else DHCP name=TEXT           what the duck calls itself   spin_us=N           idle cores sleep after so
+ * long Unknown words are named in the log and ignored: loaders put words of their own there. */
 #ifndef DUCK_UEFI_OPTIONS_H
 #define DUCK_UEFI_OPTIONS_H
 
