@@ -7,7 +7,7 @@
  * ENTRY  e_entry is program_entry_fn, System V calling convention, direction flag clear, MXCSR 0x1f80, AVX
  * state enabled. `task` has been taken already; the program runs and finishes it, takes more of the team with
  * team_take(), up to `most` in all, and returns TEAM_CLOSED. A job that has job.fn set is the duck's own: a
- * task of such a job that it took is returned, unfinished. It needs 64 KiB of stack, calls nothing outside of
+ * task of such a job that it took is returned, unfinished. It needs 192 KiB of stack, calls nothing outside of
  * itself, has no constructors and no relocations other than R_X86_64_RELATIVE. A bare-metal duck runs it in
  * ring 3 and gives it a return address that leads to a system call.
  *
