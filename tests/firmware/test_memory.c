@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "duck/uefi/boot.h"
 #include "duck/uefi/memory_map.h"
 #include "duck/uefi/paging.h"
 
@@ -72,6 +73,46 @@ static void too_many_descriptors_are_counted(void **state)
     for (uint64_t i = 0; i < MEMORY_RANGES + 3; i++) memory_map_add(&m, FREE, i * 0x2000, 1);
     assert_int_equal(m.count, MEMORY_RANGES);
     assert_int_equal(m.lost, 3);
+}
+
+/* A 32 GB notebook with EFI 2.7, as its Linux reports it (BIOS-e820 lines from 1 MiB on, quoted in the GitHub
+ * issue stefanpartheym/archlinux-ipu6-webcam#21): what is left for weights. */
+static void arena_of_a_machine_with_32_gb(void **state)
+{
+    (void)state;
+    enum { ACPI_NVS = 10 };
+    static const struct {
+        uint32_t type;
+        uint64_t start, last;
+    } e820[] = {
+        {FREE, 0x100000, 0x57cb5fff},       {RESERVED, 0x57cb6000, 0x5cd10fff},
+        {ACPI_NVS, 0x5cd11000, 0x5d571fff}, {ACPI, 0x5d572000, 0x5d7fefff},
+        {FREE, 0x5d7ff000, 0x5d7fffff},     {RESERVED, 0x5d800000, 0x65ffffff},
+        {RESERVED, 0x66400000, 0x665fffff}, {RESERVED, 0x66e00000, 0x707fffff},
+        {RESERVED, 0xc0000000, 0xcfffffff}, {RESERVED, 0xf9000000, 0xf9ffffff},
+        {RESERVED, 0xfed20000, 0xfed7ffff}, {RESERVED, 0xff000000, 0xffffffff},
+        {FREE, 0x100000000, 0x88f7fffff},
+    };
+    static const uint64_t firmware = 8 * MB; // more than image, tables, stacks and DMA of four cores
+    struct memory_map m = {0};
+    struct memory_piece p[8];
+    uint64_t arena = 0;
+    for (size_t i = 0; i < sizeof e820 / sizeof *e820; i++)
+        add(&m, e820[i].type, e820[i].start, e820[i].last + 1);
+    memory_map_sort(&m);
+    uint32_t n = memory_map_arena(&m, p, 8);
+    for (uint32_t i = 0; i < n; i++) arena += p[i].bytes;
+    assert_int_equal(n, 2);
+    assert_true((arena - firmware) * 100 >= 32 * GB * 97);
+    uint8_t *pool = aligned_alloc(4096, BOOT_TABLES); // the tables for all of it, without 1 GiB pages
+    struct paging t;
+    paging_start(&t, pool, BOOT_TABLES, 0);
+    assert_int_equal(paging_identity(&t, &m, 0x57000000, 0x57040000), 0);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(
+            paging_map(&t, 0x400000000000 + (i ? p[0].bytes : 0), p[i].start, p[i].bytes, PAGE_WRITE), 0);
+    assert_int_equal(paging_find(&t, 0x400000000000 + arena - 4096) & 0x000ffffffffff000u, 0x88f7ff000);
+    free(pool);
 }
 
 #define ADDRESS 0x000ffffffffff000u
@@ -156,6 +197,7 @@ int main(void)
         cmocka_unit_test(too_many_descriptors_are_counted),
         cmocka_unit_test(maps_with_the_largest_pages),
         cmocka_unit_test(identity_protects),
+        cmocka_unit_test(arena_of_a_machine_with_32_gb),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
