@@ -13,7 +13,7 @@ esac
 
 # shellcheck disable=SC2086
 install_packages $BUILD_PACKAGES
-build release
+build release program # not the tests, which test.sh builds
 
 question=${1:-What is a duck?}
 say "build/duckd generate -p \"$question\""

@@ -38,10 +38,11 @@ install_packages() {
     rm -f "$log"
 }
 
-# build PRESET: configure (once) and build into build/, build-asan/ or build-tsan/. Compiler output is shown
-# only when it matters.
+# build PRESET [TARGET ...]: configure (once) and build into build/, build-asan/ or build-tsan/, everything unless
+# targets are named. Compiler output is shown only when it matters.
 build() {
     local preset=$1 dir=build
+    shift
     [ "$preset" = release ] || dir=build-$preset
     if [ ! -f "$dir/build.ninja" ]; then
         say "configuring $dir"
@@ -50,5 +51,5 @@ build() {
         rm -f "/tmp/duckd-configure.$$"
     fi
     say "building $dir"
-    ninja -C "$dir" --quiet >&2 || die "the build failed"
+    ninja -C "$dir" --quiet "$@" >&2 || die "the build failed"
 }
