@@ -1,3 +1,4 @@
+/* One line says what failed; what does not fit into it is cut. */
 #include "host/util/error.h"
 
 #include <stdarg.h>

@@ -20,7 +20,8 @@
 
 struct tokenizer *open_tokenizer(const char *path);
 
-/* cJSON cannot keep a NUL in a string: here it arrives as U+E000, which text_of() turns back (in place, once). */
+/* cJSON cannot keep a NUL in a string: here it arrives as U+E000, which text_of() turns back (in place,
+ * once). */
 cJSON *read_json(const char *path);
 const char *text_of(const cJSON *string, size_t *length);
 
