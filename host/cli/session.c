@@ -75,6 +75,7 @@ int session_prepare(struct session *s, const struct options *o, enum session_tex
     } else {
         input_find_shared("models/duckling", s->dir);
     }
+    if (text == SESSION_TOKENIZER) return open_tokenizer(s, text, err);
     int rc = model_config_read(&s->config, s->dir, err);
     if (!rc && o->mtp == 1 && s->config.mtp_layers == 0) {
         rc = error_set(err, -EINVAL, "--mtp 1: %s has no MTP layer", s->dir);

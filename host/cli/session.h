@@ -11,6 +11,7 @@
 #include "host/text/tokenizer.h"
 
 enum session_text {
+    SESSION_TOKENIZER,   // a tokenizer, and nothing else that the directory may hold
     SESSION_IDS,         // ids in, no text at all
     SESSION_TEXT_IF_ANY, // a tokenizer where the model has one
     SESSION_TEXT,        // a tokenizer

@@ -55,7 +55,7 @@ static int print_text(const struct session *s, struct error *err)
 int command_tokenize(const struct options *o, struct error *err)
 {
     struct session s;
-    int rc = session_prepare(&s, o, SESSION_TEXT, err);
+    int rc = session_prepare(&s, o, SESSION_TOKENIZER, err);
     if (rc) return rc;
     rc = o->decode ? print_text(&s, err) : print_ids(&s, err);
     session_close(&s);
