@@ -8,7 +8,10 @@
  * computes inside poll). All calls come from the engine thread.
  *
  * Numeric contract: a row's results depend only on its own sequence: not on the other rows of its job,
- * on the number of lanes, or on the number of threads.
+ * on the number of lanes, or on the number of threads. One exception: a backend may give jobs of more than 16
+ * rows (prompts) another arithmetic; then the size of the jobs that a prompt is cut into changes rounding,
+ * and through the KV what comes later, within the backend's documented error, but the same jobs still give
+ * the same bits.
  *
  * Sequences own their KV: for every layer and position the normed latent, the roped key part and the index
  * key; for the MTP layer as well; and the final-norm hidden state of recent positions, which MTP jobs
