@@ -57,7 +57,8 @@ struct cuda_backend {
     uint32_t *free_pages;
     struct sequence *sequences;
     uint64_t bytes;
-    bool broken; // the device faulted; nothing works any more
+    bool prefill; // large jobs go through cuBLAS
+    bool broken;  // the device faulted; nothing works any more
     struct backend_probe probe;
 };
 
@@ -83,6 +84,7 @@ static int size_lanes(struct cuda_backend *c, const struct backend_options *o, s
         struct lane *l = &c->lane[i];
         l->m = &c->m;
         l->s = c->m.s;
+        l->big.on = c->prefill;
         l->z = {o->max_tokens, (c->max_positions + 3) / 4 * 4, c->vocab, c->dtype};
         p->lane_bytes = lane_layout(l, nullptr);
     }
@@ -160,6 +162,26 @@ static bool off(const char *variable)
     return v && !strcmp(v, "0");
 }
 
+/* Without cuBLAS or for shapes it does not serve, large jobs run as small ones do: right, but slower. So do
+ * they over an fp32 cache, which is for those who want the decode kernels' precision. */
+static bool choose_prefill(const shape *s, enum kv_dtype dtype, size_t shared_limit)
+{
+    struct error why;
+    if (off("DUCKD_CUDA_PREFILL") || dtype == KV_F32) return false;
+    if (!flash_serves(*s, shared_limit)) {
+        gpu_host->log_notice(
+            "CUDA: prompts run row by row: heads of %u + %u and %u values do not fit the prefill "
+            "kernel (192 and 128)",
+            s->nope, s->rope, s->v);
+        return false;
+    }
+    if (blas_load(&why)) {
+        gpu_host->log_notice("CUDA: prompts run row by row, without cuBLAS: %s", why.text);
+        return false;
+    }
+    return true;
+}
+
 static int open_all(struct cuda_backend *c, const struct backend_options *o, struct error *err)
 {
     struct plan p = {};
@@ -176,12 +198,14 @@ static int open_all(struct cuda_backend *c, const struct backend_options *o, str
     while (c->sequence_count > 4 && ring * c->sequence_count > RING_BYTES) c->sequence_count /= 2;
     p.ring_bytes = ring * c->sequence_count;
     p.table_bytes = (size_t)c->sequence_count * c->max_pages * sizeof(uint32_t);
+    c->prefill = o->max_tokens > PREFILL_ROWS && choose_prefill(&c->m.s, c->dtype, shared_limit);
     rc = size_lanes(c, o, &p, err);
     if (!rc) rc = make_plan(c, &p, err);
     if (!rc) rc = gpu_model_load(&c->m, o->model, err);
     if (!rc) rc = allocate(c, &p, err);
     if (rc) return rc;
     GPU_TRY(attention_open(c->m.s, c->dtype, shared_limit));
+    if (c->prefill) GPU_TRY(flash_open());
     for (uint32_t i = 0; i < c->lanes && !rc; i++) {
         c->lane[i].s.kv = c->kv;
         lane_layout(&c->lane[i], c->lane_memory + i * p.lane_bytes);
@@ -321,6 +345,31 @@ static uint32_t load_flag(const uint32_t *p)
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
+/* While a graph waits for the host, the host must not do anything that may wait for the device, and a
+ * library's first launch of a kernel may (the driver loads it then). So graphs and large jobs, which are
+ * cuBLAS's, take turns: while one lane has a large job, jobs of other lanes run step by step, where no kernel
+ * ever waits, and a large job is not launched before the last graph is through. */
+static bool graph_in_flight(const struct cuda_backend *c)
+{
+    for (uint32_t i = 0; i < c->lanes; i++) {
+        const struct lane_job *j = &c->job[i];
+        if (j->graph && (j->state == LANE_RUNNING || j->state == LANE_PUBLISHED || j->state == LANE_RESUMED))
+            return true;
+    }
+    return false;
+}
+
+static bool large_job(const struct cuda_backend *c)
+{
+    for (uint32_t i = 0; i < c->lanes; i++) {
+        const struct lane_job *j = &c->job[i];
+        if (j->k.big && (j->state == LANE_STARTED || j->state == LANE_RUNNING || j->state == LANE_PUBLISHED ||
+                         j->state == LANE_RESUMED))
+            return true;
+    }
+    return false;
+}
+
 /* What start or resume asked for: the graph is launched or let on, or the next step's kernels are launched.
  */
 static int advance(struct cuda_backend *c, uint32_t lane, struct error *err)
@@ -328,6 +377,8 @@ static int advance(struct cuda_backend *c, uint32_t lane, struct error *err)
     struct lane *l = &c->lane[lane];
     struct lane_job *j = &c->job[lane];
     const bool begin = j->state == LANE_STARTED;
+    if (begin && j->k.big && graph_in_flight(c)) return 0; // asked again by the next poll
+    if (begin) j->graph = lane_graph(l, &j->k) && !large_job(c);
     j->state = LANE_RUNNING;
     j->since_ns = j->asked_ns = clock_ns();
     store_flag(&l->c->resume, j->base + j->step);
@@ -382,7 +433,7 @@ static int cuda_start(struct backend *b, uint32_t lane, const struct backend_job
     store_flag(&l->c->abort, 0);
     store_flag(&l->c->fault, 0);
     j->k = chain_begin(l, job->kind, job->position, job->tokens, job->logits_from);
-    j->graph = lane_graph(l, &j->k) != nullptr;
+    j->graph = false;
     j->state = LANE_STARTED;
     return 0;
 }
@@ -442,6 +493,7 @@ static enum backend_event cuda_poll(struct backend *b, uint32_t lane, struct mlp
     if (j->state == LANE_DONE) return BACKEND_DONE;
     if ((j->state == LANE_STARTED || j->state == LANE_RESUMED) && advance(c, lane, &j->failure))
         return fail(c, j, err);
+    if (j->state == LANE_STARTED) return BACKEND_BUSY;
     if (j->state == LANE_RUNNING) {
         if ((int32_t)(load_flag(&l->c->published) - (j->base + j->step + 1)) < 0) return busy(c, lane, err);
         j->step++;

@@ -1,7 +1,7 @@
 /* bench_gpu.cu: the CUDA backend at full size on synthetic weights: time and bytes of every stage beside the
  * copy bandwidth of the same run, whole steps, the loop with the host, prefill.
  *
- *   bench-gpu [--config configs/deepseek-v3.2.json] [--context 2048,32768] [--chunk 512]
+ *   bench-gpu [--config configs/deepseek-v3.2.json] [--context 2048,32768] [--chunk 2048]
  *
  * Weights are random codes (scaled so that activations stay finite) that go through the backend's own loader.
  * The host answers feed-forward steps at once with zeros: the figures are the GPU's share, not tokens per
@@ -218,6 +218,9 @@ static void open_rig(rig *t, const struct model *model, uint32_t positions, uint
     int limit;
     ok(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "attribute");
     ok(attention_open(t->m.s, KV_BF16, (size_t)limit), "attention_open");
+    must(blas_load(&err), &err);
+    ok(flash_open(), "flash_open");
+    t->l.big.on = rows > PREFILL_ROWS;
     const uint32_t pages = div_up(positions, KV_PAGE);
     const size_t kv = pages * t->l.s.kv.page_bytes;
     ok(cudaMalloc((void **)&t->l.s.kv.base, kv), "malloc");
@@ -321,7 +324,7 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
               ok(product(m, o, 2, l->ql, rows, l->stream), "product");
           });
     stage(t, "query rope", 0, layers, 0, [&](struct layer &, uint32_t) {
-        query_args a = {l->rope, l->q, l->nope, l->qa, l->iq, l->iw};
+        query_args a = {l->rope, l->q, l->nope, l->qa, l->iq, l->iw, nullptr, 0};
         ok(launch_query(s, a, rows, l->stream), "query");
     });
     stage(t, "absorb keys", 0, layers, weight_bytes(y0.keys), [&](struct layer &y, uint32_t) {
@@ -417,6 +420,164 @@ static void prefill(rig *t, uint32_t chunk, uint32_t prompt)
            prompt, chunk, best / 1e3, prompt / best * 1e6, 2 * weights * prompt / best / 1e6);
 }
 
+static float elapsed(cudaEvent_t a, cudaEvent_t b)
+{
+    float ms;
+    ok(cudaEventSynchronize(b), "event");
+    ok(cudaEventElapsedTime(&ms, a, b), "event");
+    return ms;
+}
+
+#define PREFILL_REPEATS 5
+
+/* Median milliseconds of a few runs of f. */
+template <class F> static double time_runs(cudaStream_t s, F f)
+{
+    cudaEvent_t a, b;
+    float ms[PREFILL_REPEATS];
+    ok(cudaEventCreate(&a), "event");
+    ok(cudaEventCreate(&b), "event");
+    for (int i = -1; i < PREFILL_REPEATS; i++) {
+        ok(cudaEventRecord(a, s), "event");
+        f();
+        ok(cudaEventRecord(b, s), "event");
+        const float t = elapsed(a, b);
+        if (i >= 0) ms[i] = t;
+    }
+    cudaEventDestroy(a);
+    cudaEventDestroy(b);
+    qsort(ms, PREFILL_REPEATS, sizeof *ms, by_value);
+    return ms[PREFILL_REPEATS / 2];
+}
+
+struct plain_buffers {
+    __nv_bfloat16 *x, *w;
+    float *y;
+};
+
+/* rows x cols times cols x n in bf16, plainly; returns the operations. */
+static double plain_product(rig *t, const plain_buffers &p, uint32_t rows, uint32_t n, uint32_t cols)
+{
+    struct error err;
+    blas_product b = {CUDA_R_16BF, p.x, p.w, p.y, cols, cols, n, rows, n, cols, 1.0f, false};
+    must(blas_multiply(&t->l.big.blas, &b, &err), &err);
+    return 2.0 * rows * n * cols;
+}
+
+/* The attention part (norm, attention block) of all layers for a prompt in chunks, beside cuBLAS bf16
+ * products of the same shapes. Of attention itself only what lies below the diagonal counts as work. */
+static void attention_part(rig *t, uint32_t chunk, uint32_t prompt)
+{
+    struct lane *l = &t->l;
+    const shape &s = l->s;
+    struct error err;
+    plain_buffers p;
+    const size_t x = (size_t)prompt * (s.heads * s.v > s.hidden ? s.heads * s.v : s.hidden),
+                 w = (size_t)s.hidden * s.heads * s.v,
+                 y = (size_t)prompt * s.heads * (s.nope + (s.rope > s.v ? s.rope : s.v));
+    ok(cudaMalloc((void **)&p.x, x * 2), "malloc");
+    ok(cudaMalloc((void **)&p.w, w * 2), "malloc");
+    ok(cudaMalloc((void **)&p.y, y * 4), "malloc");
+    fill_kernel<<<1024, 256, 0, l->stream>>>((uint32_t *)p.x, x / 2);
+    fill_kernel<<<1024, 256, 0, l->stream>>>((uint32_t *)p.w, w / 2);
+    double ms = 0, plain_ms = 0, products = 0, attention = 0;
+    for (uint32_t at = 0; at < prompt; at += chunk) {
+        place(t, at, chunk);
+        const chain k = chain_begin(l, BACKEND_MAIN, at, chunk, chunk);
+        ms += time_runs(l->stream, [&] {
+            for (uint32_t i = 0; i < t->m.main_layers; i++) {
+                const norm_args a = {l->c,  l->j,     0,       nullptr, l->h, t->m.layers[i].in_norm,
+                                     s.eps, l->big.x, nullptr, false};
+                ok(launch_norm(s, a, chunk, l->stream), "norm");
+                must(lane_attend(l, &k, i, &err), &err);
+            }
+        });
+        const uint32_t n = at + chunk;
+        double work = 0;
+        plain_ms += time_runs(l->stream, [&] {
+            work = 0;
+            for (uint32_t i = 0; i < t->m.main_layers; i++)
+                work += plain_product(t, p, chunk, s.q_rank + s.latent + s.rope + s.index_dim, s.hidden) +
+                        plain_product(t, p, chunk, s.heads * (s.nope + s.rope), s.q_rank) +
+                        plain_product(t, p, n, s.heads * (s.nope + s.v), s.latent) +
+                        plain_product(t, p, chunk, s.hidden, s.heads * s.v);
+        });
+        products += work;
+        attention +=
+            2.0 * t->m.main_layers * s.heads * (s.nope + s.rope + s.v) * chunk * (at + (chunk + 1) / 2.0);
+    }
+    cudaFree(p.x);
+    cudaFree(p.w);
+    cudaFree(p.y);
+    const double rate = (products + attention) / ms / 1e9, plain = products / plain_ms / 1e9;
+    printf("attention part of %u tokens in chunks of %u: %.1f ms, %.1f + %.1f TFLOP, %.0f TFLOP/s; plain "
+           "cuBLAS bf16 "
+           "products of the same shapes %.1f ms, %.0f TFLOP/s: %.1f %%\n",
+           prompt, chunk, ms, products / 1e12, attention / 1e12, rate, plain_ms, plain, 100 * rate / plain);
+}
+
+static void timed(rig *t, const char *name, double work, const char *unit, double ms)
+{
+    printf("  %-34s %8.1f us a layer %8.1f %s\n", name, ms * 1e3 / t->m.main_layers,
+           work * t->m.main_layers / ms / 1e9, unit);
+}
+
+/* What the attention part of one chunk at position 0 consists of. */
+static void prefill_stages(rig *t, uint32_t rows)
+{
+    struct lane *l = &t->l;
+    const shape &s = l->s;
+    struct error err;
+    place(t, 0, rows);
+    const chain k = chain_begin(l, BACKEND_MAIN, 0, rows, rows);
+    printf("prefill of %u rows at position 0\n", rows);
+    const uint32_t first_rows = s.q_rank + s.latent + s.rope + s.index_dim,
+                   wide = s.heads * (s.nope + s.rope);
+    auto layers = [&](auto f) {
+        return time_runs(l->stream, [&] {
+            for (uint32_t i = 0; i < t->m.main_layers; i++) f(t->m.layers[i], i);
+        });
+    };
+    timed(t, "q_a kv_a wk", 2.0 * rows * first_rows * s.hidden, "TFLOP/s",
+          layers([&](struct layer &y, uint32_t) {
+              const matrix *const m[] = {&y.q_a, &y.kv_a, &y.index_k};
+              const product_out o[] = {{l->a, l->a_stride, 0, false},
+                                       {l->a + s.q_rank, l->a_stride, 0, false},
+                                       {l->a + s.q_rank + s.latent + s.rope, l->a_stride, 0, false}};
+              must(prefill_product(l, m, o, 3, l->big.x, rows, &err), &err);
+          }));
+    timed(t, "q_b", 2.0 * rows * wide * s.q_rank, "TFLOP/s", layers([&](struct layer &y, uint32_t) {
+              const matrix *const m[] = {&y.q_b};
+              const product_out o[] = {{l->q, wide, 0, false}};
+              must(prefill_product(l, m, o, 1, l->big.ql, rows, &err), &err);
+          }));
+    timed(t, "query rope", 10.0 * rows * wide * 1e-3, "TB/s", layers([&](struct layer &, uint32_t) {
+              const query_args a = {l->rope, l->q, l->nope, nullptr, nullptr, nullptr, l->big.q, FLASH_QK};
+              ok(launch_query(s, a, rows, l->stream), "query");
+          }));
+    timed(
+        t, "attention kernel", (double)rows * rows * s.heads * (s.nope + s.rope + s.v), "TFLOP/s",
+        layers([&](struct layer &, uint32_t) {
+            const flash_args a = {
+                l->big.q, l->big.kv, l->big.latents, l->big.ov.w, (size_t)l->big.ov.blocks * 128, 0, s.heads,
+                0,        rows};
+            ok(launch_flash(s, a, l->stream), "flash");
+        }));
+    timed(t, "o_proj", 2.0 * rows * s.hidden * s.heads * s.v, "TFLOP/s",
+          layers([&](struct layer &y, uint32_t) {
+              const matrix *const m[] = {&y.o};
+              const product_out o[] = {{l->h, s.hidden, 0, true}};
+              must(prefill_product(l, m, o, 1, l->big.ov, rows, &err), &err);
+          }));
+    timed(t, "router", 2.0 * rows * s.experts * s.hidden, "TFLOP/s", layers([&](struct layer &y, uint32_t) {
+              const matrix *const m[] = {&y.router};
+              const product_out o[] = {{l->router, s.experts, 0, false}};
+              if (!y.dense) must(prefill_product(l, m, o, 1, l->big.x, rows, &err), &err);
+          }));
+    timed(t, "all of the attention block", 0, "",
+          layers([&](struct layer &, uint32_t i) { must(lane_attend(l, &k, i, &err), &err); }));
+}
+
 /* Decode through backend.h, the host answering at once. */
 static void loop(const struct model *model, uint32_t position, uint32_t rows)
 {
@@ -476,7 +637,8 @@ static void read_config(struct model *model, const char *path)
 int main(int argc, char **argv)
 {
     const char *config = "configs/deepseek-v3.2.json", *contexts = "2048,32768,131072";
-    uint32_t chunk = 512;
+    uint32_t chunk = 2048;
+    const uint32_t prompt = 2048;
     for (int i = 1; i < argc; i++) {
         const bool more = i + 1 < argc;
         if (!strcmp(argv[i], "--config") && more)
@@ -512,7 +674,11 @@ int main(int argc, char **argv)
         stages(&t, n - 2, 2);
         stages(&t, n - 4, 4);
     }
-    prefill(&t, chunk, 2048);
+    if (chunk > PREFILL_ROWS) {
+        prefill_stages(&t, chunk);
+        attention_part(&t, chunk, prompt);
+    }
+    prefill(&t, chunk, prompt);
     close_rig(&t);
     model.config.max_positions = 8192;
     loop(&model, 2047, 1);

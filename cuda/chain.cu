@@ -13,19 +13,10 @@ chain chain_begin(const struct lane *l, enum backend_job_kind kind, uint32_t pos
     k.logits_from = logits_from;
     k.position = position;
     k.sparse = l->s.index_topk && position + rows > l->s.index_topk;
+    k.big = l->big.on && rows > PREFILL_ROWS && !l->probe;
     k.at = kind == BACKEND_MAIN ? 0 : l->m->main_layers;
     k.end = kind == BACKEND_MAIN ? l->m->main_layers : l->m->main_layers + 1;
     return k;
-}
-
-static vec rows_from(vec v, uint32_t row)
-{
-    const size_t at = (size_t)row * v.blocks;
-    if (v.f32) v.f32 += at * 128;
-    if (v.h) v.h += at * 256;
-    if (v.hs) v.hs += at;
-    if (v.b) v.b += at * 384;
-    return v;
 }
 
 /* ---- probes: the chain stops, values are copied and shown ---- */
@@ -91,7 +82,8 @@ static int show_index(struct lane *l, const chain *k, uint32_t layer, uint32_t r
 /* ---- the parts of a layer ---- */
 
 /* h += y of the step before, if there is one; x = norm(h). */
-static int norm(struct lane *l, chain *k, const float *weight, float *x_host, bool ring, struct error *err)
+static int norm(struct lane *l, chain *k, const float *weight, const vec &x, float *x_host, bool ring,
+                struct error *err)
 {
     norm_args a = {};
     a.c = l->c;
@@ -101,7 +93,7 @@ static int norm(struct lane *l, chain *k, const float *weight, float *x_host, bo
     a.h = l->h;
     a.weight = weight;
     a.eps = l->s.eps;
-    a.x = l->x;
+    a.x = x;
     a.x_host = x_host;
     a.ring = ring;
     k->pending = false;
@@ -111,6 +103,7 @@ static int norm(struct lane *l, chain *k, const float *weight, float *x_host, bo
 
 int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *err)
 {
+    if (k->big) return prefill_attend(l, k, index, err);
     const shape &s = l->s;
     const struct layer *y = &l->m->layers[index];
     const bool indexed = s.index_topk != 0;
@@ -128,7 +121,7 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
     const product_out second_out[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
                                       {l->iq, s.index_heads * s.index_dim, 0, false}};
     GPU_TRY(product(second, second_out, indexed ? 2 : 1, l->ql, k->rows, l->stream));
-    query_args qa = {l->rope, l->q, l->nope, l->qa, indexed ? l->iq : nullptr, l->iw};
+    query_args qa = {l->rope, l->q, l->nope, l->qa, indexed ? l->iq : nullptr, l->iw, nullptr, 0};
     GPU_TRY(launch_query(s, qa, k->rows, l->stream));
     const matrix *const keys = &y->keys;
     const product_out keys_out = {l->qa, s.heads * (s.latent + s.rope), s.latent + s.rope, false};
@@ -159,6 +152,7 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
 
 static int dense(struct lane *l, const chain *k, const struct layer *y, struct error *err)
 {
+    if (k->big) return prefill_dense(l, k, y, err);
     const uint32_t wide = y->gate.rows;
     const matrix *const both[] = {&y->gate, &y->up};
     const product_out both_out[] = {{l->gate, wide, 0, false}, {l->up, wide, 0, false}};
@@ -176,7 +170,12 @@ static int publish(struct lane *l, chain *k, const struct layer *y, struct error
     if (y) {
         const matrix *const router = &y->router;
         const product_out out = {l->router, l->s.experts, 0, false};
-        GPU_TRY(product(&router, &out, 1, l->x, k->rows, l->stream));
+        if (k->big) {
+            int rc = prefill_product(l, &router, &out, 1, l->big.x, k->rows, err);
+            if (rc) return rc;
+        } else {
+            GPU_TRY(product(&router, &out, 1, l->x, k->rows, l->stream));
+        }
         a.logits = l->router;
         a.bias = y->router_bias;
     }
@@ -191,9 +190,10 @@ static int enter(struct lane *l, chain *k, struct error *err)
                          k->rows, l->stream));
     if (main) return 0;
     GPU_TRY(launch_mtp_input(l->s, l->j, l->embed_host, l->m->mtp_embed_norm, l->m->mtp_hidden_norm,
-                             l->mtp_in, k->rows, l->stream));
+                             k->big ? l->big.mtp_in : l->mtp_in, k->rows, l->stream));
     const matrix *const proj = &l->m->mtp_proj;
     const product_out out = {l->h, l->s.hidden, 0, false};
+    if (k->big) return prefill_product(l, &proj, &out, 1, l->big.mtp_in, k->rows, err);
     GPU_TRY(product(&proj, &out, 1, l->mtp_in, k->rows, l->stream));
     return 0;
 }
@@ -202,7 +202,7 @@ static int enter(struct lane *l, chain *k, struct error *err)
 static int leave(struct lane *l, chain *k, struct error *err)
 {
     const bool main = k->kind == BACKEND_MAIN;
-    int rc = norm(l, k, main ? l->m->final_norm : l->m->mtp_final_norm, l->probe ? l->x_host : nullptr,
+    int rc = norm(l, k, main ? l->m->final_norm : l->m->mtp_final_norm, l->x, l->probe ? l->x_host : nullptr,
                   main && l->m->mtp, err);
     if (!rc) rc = show_rows(l, k, main ? "hidden" : "mtp_hidden", k->at, l->h, err);
     if (!rc && main) rc = show_rows(l, k, "final_norm", 0, l->x_host, err);
@@ -210,22 +210,22 @@ static int leave(struct lane *l, chain *k, struct error *err)
     if (k->logits_from < k->rows) {
         const matrix *const head = main ? &l->m->head : &l->m->mtp_head;
         const product_out out = {l->logits_host + (size_t)k->logits_from * l->z.vocab, l->z.vocab, 0, false};
-        GPU_TRY(
-            product(&head, &out, 1, rows_from(l->x, k->logits_from), k->rows - k->logits_from, l->stream));
+        GPU_TRY(product(&head, &out, 1, vec_from(l->x, k->logits_from), k->rows - k->logits_from, l->stream));
     }
     return publish(l, k, nullptr, err);
 }
 
 int chain_step(struct lane *l, chain *k, bool *done, struct error *err)
 {
+    const vec &x = k->big ? l->big.x : l->x;
     int rc = 0;
     if (k->step == 0) rc = enter(l, k, err);
     for (; !rc && k->at < k->end; k->at++) {
         const struct layer *y = &l->m->layers[k->at];
-        rc = norm(l, k, y->in_norm, nullptr, false, err);
+        rc = norm(l, k, y->in_norm, x, nullptr, false, err);
         if (!rc && k->kind == BACKEND_MAIN) rc = show_rows(l, k, "hidden", k->at, l->h, err);
         if (!rc) rc = lane_attend(l, k, k->at, err);
-        if (!rc) rc = norm(l, k, y->post_norm, y->dense ? nullptr : l->x_host, false, err);
+        if (!rc) rc = norm(l, k, y->post_norm, x, y->dense ? nullptr : l->x_host, false, err);
         if (rc) return rc;
         if (y->dense) {
             rc = dense(l, k, y, err);

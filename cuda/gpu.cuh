@@ -44,7 +44,7 @@ inline cudaError_t gpu_launch(void (*kernel)(P...), dim3 grid, unsigned block, s
     return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
 }
 
-static inline uint32_t div_up(uint32_t a, uint32_t b)
+__host__ __device__ static inline uint32_t div_up(uint32_t a, uint32_t b)
 {
     return (a + b - 1) / b;
 }

@@ -4,18 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-struct carve {
-    uint8_t *memory;
-    size_t used;
-};
-
-template <class T> static T *take(carve *c, size_t n)
-{
-    T *p = c->memory ? reinterpret_cast<T *>(c->memory + c->used) : nullptr;
-    c->used += (n * sizeof(T) + 255) / 256 * 256;
-    return p;
-}
-
 static vec take_vec(carve *c, size_t rows, size_t blocks)
 {
     vec v = {};
@@ -103,6 +91,7 @@ size_t lane_layout(struct lane *l, uint8_t *memory)
     l->dv = take_vec(&c, rows, blocks_of(wide));
     l->mtp_in = take_vec(&c, l->m->mtp ? rows : 0, blocks_of(2 * s.hidden));
     if (memory) trim_all(l);
+    prefill_layout(l, &c);
     return c.used;
 }
 
@@ -144,6 +133,8 @@ int lane_open(struct lane *l, uint32_t graph_rows, struct error *err)
     if (!rc) rc = mapped(&l->weights_host, rows * l->s.top_k, err);
     if (!rc) rc = mapped(&l->logits_host, rows * l->z.vocab, err);
     if (rc) return rc;
+    if (l->big.on) rc = blas_open(&l->big.blas, l->stream, l->big.workspace, err);
+    if (rc) return rc;
     GPU_TRY(cudaMemsetAsync(l->arrived, 0, sizeof *l->arrived, l->stream));
     for (uint32_t r = 1; r <= graph_rows && r <= l->z.rows && !rc; r++)
         for (int kind = BACKEND_MAIN; kind <= (l->m->mtp ? BACKEND_MTP : BACKEND_MAIN) && !rc; kind++)
@@ -160,6 +151,7 @@ void lane_close(struct lane *l)
         for (auto &sparse : kind)
             for (auto &g : sparse)
                 if (g) cudaGraphExecDestroy(g);
+    blas_close(&l->big.blas);
     void *const pinned[] = {l->c,        l->x_host,       l->y_host,     l->embed_host,
                             l->ids_host, l->weights_host, l->logits_host};
     for (void *p : pinned) cudaFreeHost(p);

@@ -9,6 +9,7 @@
 
 #include "cuda/layer.cuh"
 #include "cuda/model.cuh"
+#include "cuda/prefill.cuh"
 
 #define GRAPH_ROWS 4u // jobs up to this size are graphs
 #define PART_ROWS 16u // rows whose attention runs in one launch
@@ -35,6 +36,7 @@ struct lane {
     uint32_t *arrived;
     uint32_t a_stride;
     vec x, ql, nope, mixed, ov, dv, mtp_in;
+    struct prefill big;
     cudaGraphExec_t graphs[2][2][GRAPH_ROWS]; // kind, sparse, rows - 1
     const struct backend_probe *probe;
 };
@@ -42,8 +44,8 @@ struct lane {
 /* Where a chain stands while it is being launched. */
 struct chain {
     enum backend_job_kind kind;
-    uint32_t rows, logits_from, position; // position: for probes only
-    bool sparse;
+    uint32_t rows, logits_from, position;
+    bool sparse, big;       // big: prefill.cuh's launches
     uint32_t at, end, step; // next layer, one past the last, steps published so far
     bool pending;           // the last step's result is still to be added
 };

@@ -46,19 +46,29 @@ struct latent_args {
 cudaError_t launch_latent(const shape &s, const latent_args &a, uint32_t rows, cudaStream_t stream);
 
 /* From the second products: q (rows, heads, nope + rope) -> nope parts as a vector per head, roped parts into
- * qa (rows, heads, latent + rope); iq (rows, index_heads, index_dim) is roped in place, iw scaled. */
+ * qa (rows, heads, latent + rope), and with `wide` both as half floats (rows, heads, wide_stride), zeros
+ * beyond; iq (rows, index_heads, index_dim) is roped in place, iw scaled. */
 struct query_args {
     const float2 *rope;
     const float *q;
     vec nope;
-    float *qa;
+    float *qa;      // NULL: neither nope nor qa
     float *iq, *iw; // NULL: no indexer
+    __half *wide;   // or NULL
+    uint32_t wide_stride;
 };
 cudaError_t launch_query(const shape &s, const query_args &a, uint32_t rows, cudaStream_t stream);
 
 /* x (rows, n) fp32, rows `stride` apart -> vector. With up: silu(x) x up. */
 cudaError_t launch_pack(const float *x, const float *up, uint32_t n, uint32_t stride, vec v, uint32_t rows,
                         cudaStream_t stream);
+
+/* v = silu(x) x up as half floats, each row divided by a power of two, `scale` (rows), so that it fits. */
+cudaError_t launch_pack_rows(const float *x, const float *up, uint32_t n, vec v, float *scale, uint32_t rows,
+                             cudaStream_t stream);
+/* h (rows, n) += y x scale of the row. */
+cudaError_t launch_add_rows(float *h, const float *y, const float *scale, uint32_t n, uint32_t rows,
+                            cudaStream_t stream);
 
 /* ---- attention.cu ---- */
 

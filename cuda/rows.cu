@@ -226,6 +226,20 @@ cudaError_t launch_latent(const shape &s, const latent_args &a, uint32_t rows, c
     return gpu_launch(latent_kernel, dim3(a.k_norm ? 3 : 2, rows), 256, 0, stream, s, a);
 }
 
+/* A head's query as half floats, roped; a warp. */
+__device__ static inline void wide_query(const shape &s, const query_args &a, const float *q,
+                                         const float2 *cs, uint32_t r, uint32_t head)
+{
+    const uint32_t lane = threadIdx.x & 31, rope = s.rope / 2;
+    __half2 *out = reinterpret_cast<__half2 *>(a.wide + ((size_t)r * s.heads + head) * a.wide_stride);
+    for (uint32_t i = lane; i < a.wide_stride / 2; i += 32) {
+        float2 p = make_float2(0.0f, 0.0f);
+        if (i < s.nope / 2 + rope) p = make_float2(q[2 * i], q[2 * i + 1]);
+        if (i >= s.nope / 2 && i < s.nope / 2 + rope) p = rotate(p.x, p.y, cs[i - s.nope / 2]);
+        out[i] = __float22half2_rn(p);
+    }
+}
+
 /* A warp per head; heads of the indexer behind those of the attention. */
 __global__ void __launch_bounds__(128)
     query_kernel(const __grid_constant__ shape s, const __grid_constant__ query_args a)
@@ -237,6 +251,8 @@ __global__ void __launch_bounds__(128)
     const float2 *cs = a.rope + (size_t)r * half;
     if (head < s.heads) {
         const float *q = a.q + ((size_t)r * s.heads + head) * (s.nope + s.rope);
+        if (a.wide) wide_query(s, a, q, cs, r, head);
+        if (!a.qa) return;
         const uint32_t blocks = (s.nope + 127) / 128;
         for (uint32_t b = 0; b < blocks; b++)
             vec_store(a.nope, r, head * blocks + b, lane, load_block(q, s.nope, b, lane));
@@ -289,4 +305,58 @@ cudaError_t launch_pack(const float *x, const float *up, uint32_t n, uint32_t st
                         cudaStream_t stream)
 {
     return gpu_launch(pack_kernel, dim3(div_up(v.blocks, 4), rows), 128, 0, stream, x, up, n, stride, v);
+}
+
+/* A block per row. */
+__global__ void __launch_bounds__(1024)
+    pack_rows_kernel(const float *x, const float *up, uint32_t n, vec v, float *scale)
+{
+    __shared__ float tops[33];
+    const uint32_t r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+    pdl_wait();
+    pdl_trigger();
+    x += (size_t)r * n;
+    up += (size_t)r * n;
+    float top = 0.0f;
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) top = fmaxf(top, fabsf(silu(x[i]) * up[i]));
+    top = warp_max(top);
+    if (lane == 0) tops[warp] = top;
+    __syncthreads();
+    if (warp == 0) {
+        top = warp_max(lane < warps ? tops[lane] : 0.0f);
+        if (lane == 0) tops[32] = top;
+    }
+    __syncthreads();
+    const unsigned bits = (__float_as_uint(tops[32]) >> 23) & 255, exponent = bits < 15 ? 15 : bits;
+    const float down = __uint_as_float((268 - exponent) << 23); // brings the largest into [2^14, 2^15)
+    if (threadIdx.x == 0) scale[r] = __uint_as_float((exponent - 14) << 23);
+    for (uint32_t b = warp; b < v.blocks; b += warps) {
+        const float4 q = load_block(x, n, b, lane), u = load_block(up, n, b, lane);
+        vec_store(v, r, b, lane,
+                  make_float4(silu(q.x) * u.x * down, silu(q.y) * u.y * down, silu(q.z) * u.z * down,
+                              silu(q.w) * u.w * down));
+    }
+}
+
+cudaError_t launch_pack_rows(const float *x, const float *up, uint32_t n, vec v, float *scale, uint32_t rows,
+                             cudaStream_t stream)
+{
+    return gpu_launch(pack_rows_kernel, dim3(rows), 1024, 0, stream, x, up, n, v, scale);
+}
+
+__global__ void __launch_bounds__(256)
+    add_rows_kernel(float *h, const float *y, const float *scale, uint32_t n)
+{
+    const size_t at = (size_t)blockIdx.y * n;
+    pdl_wait();
+    pdl_trigger();
+    const float f = scale[blockIdx.y];
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        h[at + i] = fmaf(y[at + i], f, h[at + i]);
+}
+
+cudaError_t launch_add_rows(float *h, const float *y, const float *scale, uint32_t n, uint32_t rows,
+                            cudaStream_t stream)
+{
+    return gpu_launch(add_rows_kernel, dim3(div_up(n, 1024), rows), 256, 0, stream, h, y, scale, n);
 }

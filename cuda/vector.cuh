@@ -1,11 +1,12 @@
 /* vector.cuh: activations as the matrix products read them.
  *
- * A vector of n values is rows of blocks of 128 (the last one filled up with zeros), kept in up to three
+ * A vector of n values is rows of blocks of 128 (the last one filled up with zeros), kept in up to four
  * forms at once; producers write every form whose pointer is set.
  *   f32   the values
  *   h     for fp8 weights: two half floats hi + lo of x scaled per block by a power of two (22 bits of every
  *         value that counts), order [row][block][hi, lo][128]; hs holds the scale back, [row][block]
  *   b     for bf16 weights: three bf16 hi + mid + lo (24 bits), order [row][block][3][128]
+ *   w     for jobs of many rows (prefill.cuh): one half float per value, order [row][block][128]
  * A tensor core multiplies exact e4m3 or bf16 weights with these parts and adds in fp32, so a product is as
  * good as one in fp32 and every row has its own columns: nothing depends on which rows share a launch. */
 #ifndef DUCKD_CUDA_VECTOR_CUH
@@ -21,8 +22,21 @@ struct vec {
     __half *h;
     float *hs;
     __nv_bfloat16 *b;
+    __half *w;
     uint32_t blocks; // of 128 per row
 };
+
+/* The vector of rows row, row + 1, ... */
+static inline vec vec_from(vec v, uint32_t row)
+{
+    const size_t at = (size_t)row * v.blocks;
+    if (v.f32) v.f32 += at * 128;
+    if (v.h) v.h += at * 256;
+    if (v.hs) v.hs += at;
+    if (v.b) v.b += at * 384;
+    if (v.w) v.w += at * 128;
+    return v;
+}
 
 /* One warp stores block `block` of row `row`; lane l holds values 4l .. 4l + 3 (zeros beyond the end). */
 __device__ static inline void vec_store(const vec &v, uint32_t row, uint32_t block, uint32_t lane, float4 x)
@@ -44,6 +58,10 @@ __device__ static inline void vec_store(const vec &v, uint32_t row, uint32_t blo
         reinterpret_cast<uint2 *>(v.h + at * 256)[lane] = *reinterpret_cast<uint2 *>(hi);
         reinterpret_cast<uint2 *>(v.h + at * 256 + 128)[lane] = *reinterpret_cast<uint2 *>(lo);
         if (lane == 0) v.hs[at] = __uint_as_float((exponent - 14) << 23);
+    }
+    if (v.w) {
+        __align__(8) __half2 pair[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
+        reinterpret_cast<uint2 *>(v.w + at * 128)[lane] = *reinterpret_cast<uint2 *>(pair);
     }
     if (v.b) {
         __align__(8) __nv_bfloat16 part[3][4];
