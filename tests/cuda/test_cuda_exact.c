@@ -117,6 +117,35 @@ static void test_exact(void **state)
     bed_close(&bed);
 }
 
+/* Large jobs have other arithmetic, but not other results: a prompt in jobs of 48 rows and in jobs of 16,
+ * below and beyond the model's top-k. */
+static void test_prefill(void **state)
+{
+    (void)state;
+    struct bed bed;
+    bed_open(&bed, ops, "models/duckling", KV_BF16, 1, CHUNK);
+    const size_t vocab = bed.model.config.vocab_size;
+    for (size_t k = 0; k < sizeof starts / sizeof starts[0]; k++) {
+        struct text t;
+        make_text(&bed, &t, 7, starts[k]);
+        const backend_seq other = bed_seq(&bed, LENGTH);
+        bed_prefill(&bed, other, t.ids, starts[k], 16);
+        float *want = malloc(vocab * sizeof *want);
+        struct backend_job job = {BACKEND_MAIN, other, starts[k], 1, t.ids + starts[k], 0};
+        bed_run(&bed, 0, &job);
+        memcpy(want, ops->logits(bed.b, 0, 0), vocab * sizeof *want);
+        job.seq = t.seq;
+        bed_run(&bed, 0, &job);
+        const double e = relative_l2(ops->logits(bed.b, 0, 0), want, vocab);
+        print_message("after %u positions: large jobs beside small ones, relative L2 %.2e\n", starts[k], e);
+        if (!(e <= 1e-2)) fail_msg("after %u positions: %.2e", starts[k], e);
+        free(want);
+        ops->seq_close(bed.b, other);
+        ops->seq_close(bed.b, t.seq);
+    }
+    bed_close(&bed);
+}
+
 /* A job dropped at any of its steps, or before the first, leaves a lane that works. */
 static void test_cancel(void **state)
 {
@@ -132,7 +161,7 @@ static void test_cancel(void **state)
     float *want = malloc(vocab * sizeof *want);
     memcpy(want, bed.b->ops->logits(bed.b, 0, 0), vocab * sizeof *want);
     for (uint32_t steps = 0; steps < 4; steps++) {
-        for (uint32_t rows = 1; rows <= 12; rows += 11) {
+        for (uint32_t rows = 1; rows <= 34; rows += 33) {
             const struct backend_job dropped = {BACKEND_MAIN, t.seq, 40, rows, t.ids + 40, 0};
             if (ops->start(bed.b, 0, &dropped, &err)) fail_msg("%s", err.text);
             for (uint32_t done = 0; done < steps;) {
@@ -239,11 +268,12 @@ int main(void)
         return SKIPPED;
     }
     enum { CASES = sizeof cases / sizeof cases[0] };
-    struct CMUnitTest tests[CASES + 3];
+    struct CMUnitTest tests[CASES + 4];
     for (size_t i = 0; i < CASES; i++)
         tests[i] = (struct CMUnitTest){cases[i].dir, test_exact, NULL, NULL, (void *)(uintptr_t)&cases[i]};
     tests[CASES] = (struct CMUnitTest){"cancel", test_cancel, NULL, NULL, NULL};
     tests[CASES + 1] = (struct CMUnitTest){"refusals", test_refusals, NULL, NULL, NULL};
     tests[CASES + 2] = (struct CMUnitTest){"followers", test_followers, NULL, NULL, NULL};
-    return _cmocka_run_group_tests("cuda-exact", tests, CASES + 3, NULL, NULL) != 0;
+    tests[CASES + 3] = (struct CMUnitTest){"prefill", test_prefill, NULL, NULL, NULL};
+    return _cmocka_run_group_tests("cuda-exact", tests, CASES + 4, NULL, NULL) != 0;
 }
