@@ -182,6 +182,9 @@ static bool choose_prefill(const shape *s, enum kv_dtype dtype, size_t shared_li
     return true;
 }
 
+__global__ static void copy_kernel(shape s, uint32_t layers, const uint32_t *from, const uint32_t *to,
+                                   uint32_t positions);
+
 static int open_all(struct cuda_backend *c, const struct backend_options *o, struct error *err)
 {
     struct plan p = {};
@@ -206,6 +209,9 @@ static int open_all(struct cuda_backend *c, const struct backend_options *o, str
     if (rc) return rc;
     GPU_TRY(attention_open(c->m.s, c->dtype, shared_limit));
     if (c->prefill) GPU_TRY(flash_open());
+    // Loaded now: its first launch may come while a graph waits, when nothing may be loaded.
+    cudaFuncAttributes loaded;
+    GPU_TRY(cudaFuncGetAttributes(&loaded, copy_kernel));
     for (uint32_t i = 0; i < c->lanes && !rc; i++) {
         c->lane[i].s.kv = c->kv;
         lane_layout(&c->lane[i], c->lane_memory + i * p.lane_bytes);
