@@ -1,11 +1,13 @@
 /* main.c: duckd. */
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 
 #include "host/cli/commands.h"
 #include "host/cli/output.h"
 #include "host/util/log.h"
+#include "host/util/trace.h"
 
 static int run_command(const struct options *o, int argc, char **argv, struct error *err)
 {
@@ -34,6 +36,29 @@ static int run_command(const struct options *o, int argc, char **argv, struct er
     return 0;
 }
 
+/* The same with --trace: the file is known to be writable before anything is loaded, and is written also when
+ * the command failed half-way. */
+static int run_traced(const struct options *o, int argc, char **argv, struct error *err)
+{
+    struct output_file f;
+    int rc = output_open(&f, o->trace, err);
+    if (rc) return rc;
+    rc = trace_start(err);
+    if (rc) {
+        output_abandon(&f);
+        return rc;
+    }
+    rc = run_command(o, argc, argv, err);
+    uint64_t lost = trace_write(f.stream);
+    if (lost)
+        log_notice("the trace holds the newest %u spans, %" PRIu64 " older ones are lost", TRACE_SPANS, lost);
+    struct error why;
+    int written = output_commit(&f, &why);
+    if (!written || rc) return rc;
+    *err = why;
+    return written;
+}
+
 /* The contract's exit status. */
 static int exit_status(int rc)
 {
@@ -60,7 +85,8 @@ int main(int argc, char **argv)
     } else if (options.version) {
         puts("duckd " DUCKD_VERSION);
     } else {
-        rc = run_command(&options, argc, argv, &err); // loads what it needs, writes its results to stdout
+        rc = (options.trace ? run_traced : run_command)(
+            &options, argc, argv, &err); // loads what it needs, writes its results to stdout
     }
     if (!rc) rc = output_finish(&err);
     if (rc && err.text[0]) log_error("%s", err.text);

@@ -61,7 +61,7 @@ struct options {
 
     // where it goes
     bool json;
-    const char *csv, *out, *dump, *suite;
+    const char *csv, *out, *dump, *suite, *trace;
     int64_t last; // 0: not given
     bool no_history;
 

@@ -478,6 +478,14 @@ const struct option_row options__table[] = {
      .high = 1024,
      .help = "threads for the arithmetic; results do not depend on it (default: one per CPU)"},
 
+    {.heading = "Trace",
+     .name = "trace",
+     .kind = OPTION_TEXT,
+     .commands = COMMAND_GENERATE | COMMAND_BENCH,
+     .offset = AT(trace),
+     .argument = "FILE",
+     .help = "what every lane, the backend, the flock and each duck did when, as a Chrome/Perfetto trace"},
+
     {.heading = "General",
      .name = "config",
      .kind = OPTION_TEXT,

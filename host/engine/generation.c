@@ -9,6 +9,7 @@
 
 #include "host/engine/engine_internal.h"
 #include "host/util/clock.h"
+#include "host/util/trace.h"
 
 static double ms(uint64_t ns)
 {
@@ -120,7 +121,9 @@ static bool is_eos(const struct model_config *c, int32_t id)
 /* Samples the next token from a row's logits. -1: it failed. */
 static int32_t choose(struct generation *g, const float *logits)
 {
+    uint64_t began = clock_ns();
     int32_t id = sampler_sample(g->sampler, logits, g->sequence.count);
+    trace_span(TRACE_ENGINE, 0, "sample", began, clock_ns(), TRACE_NO_LAYER, g->sequence.count, 1);
     if (id >= 0) return id;
     error_set(&g->result.error, -EDOM,
               "the logits of position %u hold no number to choose by (NaN or infinite)",

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "host/util/clock.h"
+#include "host/util/trace.h"
 
 enum lane_state {
     LANE_IDLE,
@@ -18,8 +19,9 @@ struct lane {
     uint32_t follows;
     uint32_t segments; // pieces of the backend's work done: one more than the layers left behind
     bool doomed;       // the followed lane failed
-    uint64_t entered_ns;
-    uint32_t layer; // of the step at the flock
+    uint64_t entered_ns, started_ns;
+    const char *job; // its name in a trace
+    uint32_t layer;  // of the step at the flock
     uint32_t position, tokens;
     struct lane_times times;
 };
@@ -29,7 +31,8 @@ struct lanes {
     struct flock_seam flock;
     uint32_t count, active;
     uint64_t timeout_ns;
-    struct lane *lane; // (count)
+    struct lane *lane;                 // (count)
+    uint64_t idle_from_ns, idle_to_ns; // since when nothing has moved; 0: something has
     lanes_done_fn *done;
     void *ctx;
 };
@@ -70,6 +73,12 @@ bool lanes_idle(struct lanes *l, uint32_t lane)
     return l->lane[lane].state == LANE_IDLE;
 }
 
+static const char *job_name(const struct backend_job *job)
+{
+    if (job->kind == BACKEND_MTP) return "mtp";
+    return job->logits_from > 0 ? "prefill chunk" : "decode"; // a chunk has logits for its last row at most
+}
+
 int lanes_start(struct lanes *l, uint32_t lane, const struct backend_job *job, uint32_t follows,
                 struct error *err)
 {
@@ -77,9 +86,12 @@ int lanes_start(struct lanes *l, uint32_t lane, const struct backend_job *job, u
     if (!lanes_idle(l, lane)) return error_set(err, -EBUSY, "lane %u still has a job", lane);
     int rc = l->backend->ops->start(l->backend, lane, job, err);
     if (rc) return rc;
+    uint64_t now = clock_ns();
     *a = (struct lane){.state = LANE_BACKEND,
                        .follows = follows,
-                       .entered_ns = clock_ns(),
+                       .entered_ns = now,
+                       .started_ns = now,
+                       .job = job_name(job),
                        .position = job->position,
                        .tokens = job->tokens,
                        .times = a->times};
@@ -97,6 +109,8 @@ struct lane_times lanes_take_times(struct lanes *l, uint32_t lane)
 /* The job is over. Lanes that follow are released, or fail with it. */
 static void finish(struct lanes *l, uint32_t lane, enum lane_state state, int rc, const struct error *err)
 {
+    const struct lane *a = &l->lane[lane];
+    trace_span(TRACE_LANE, lane, a->job, a->started_ns, clock_ns(), TRACE_NO_LAYER, a->position, a->tokens);
     l->lane[lane].state = state;
     l->active--;
     for (uint32_t i = 0; i < l->count; i++)
@@ -122,12 +136,18 @@ static void drop_doomed(struct lanes *l, uint32_t lane)
     drop(l, lane, rc, &err);
 }
 
-static uint64_t leave(uint64_t *spent_ns, struct lane *a)
+/* The lane has been at the backend or at the flock since it entered. `layer`: what it did there. */
+static void leave(struct lanes *l, uint32_t lane, uint32_t layer)
 {
+    struct lane *a = &l->lane[lane];
     uint64_t now = clock_ns();
-    *spent_ns += now - a->entered_ns;
+    bool flock = a->state == LANE_FLOCK;
+    *(flock ? &a->times.flock_ns : &a->times.backend_ns) += now - a->entered_ns;
+    const char *name = flock ? "flock" : "backend";
+    trace_span(TRACE_LANE, lane, name, a->entered_ns, now, layer, a->position, a->tokens);
+    trace_span(flock ? TRACE_FLOCK : TRACE_BACKEND, lane, name, a->entered_ns, now, layer, a->position,
+               a->tokens);
     a->entered_ns = now;
-    return now;
 }
 
 static bool overdue(const struct lanes *l, const struct lane *a)
@@ -160,7 +180,7 @@ static bool advance_backend(struct lanes *l, uint32_t lane)
         drop(l, lane, -ETIMEDOUT, &err);
         return true;
     case BACKEND_MLP: {
-        leave(&a->times.backend_ns, a);
+        leave(l, lane, step.layer);
         a->segments++;
         a->layer = step.layer;
         a->state = LANE_FLOCK;
@@ -169,13 +189,13 @@ static bool advance_backend(struct lanes *l, uint32_t lane)
         return true;
     }
     case BACKEND_DONE:
-        leave(&a->times.backend_ns, a);
+        leave(l, lane, TRACE_NO_LAYER);
         finish(l, lane, LANE_IDLE, 0, &err);
         return true;
     case BACKEND_FAILED:
         break;
     }
-    leave(&a->times.backend_ns, a);
+    leave(l, lane, TRACE_NO_LAYER);
     drop(l, lane, -EIO, &err);
     return true;
 }
@@ -186,7 +206,7 @@ static bool advance_flock(struct lanes *l, uint32_t lane, bool wait)
     struct error err = {""};
     int answer = l->flock.poll(l->flock.flock, lane, wait, &err);
     if (answer == 0 && !overdue(l, a)) return false;
-    leave(&a->times.flock_ns, a);
+    leave(l, lane, a->layer);
     if (answer > 0 && a->doomed) {
         drop_doomed(l, lane);
     } else if (answer > 0) {
@@ -201,6 +221,20 @@ static bool advance_flock(struct lanes *l, uint32_t lane, bool wait)
         finish(l, lane, LANE_LATE, rc, &err);
     }
     return true;
+}
+
+/* Polling in vain comes in many short waits: they are one span of the trace while nothing moves. */
+static void note_idle(struct lanes *l, uint64_t from, uint64_t to)
+{
+    if (l->idle_from_ns == 0) l->idle_from_ns = from;
+    l->idle_to_ns = to;
+}
+
+static void end_idle(struct lanes *l)
+{
+    if (l->idle_from_ns > 0)
+        trace_span(TRACE_ENGINE, 0, "idle", l->idle_from_ns, l->idle_to_ns, TRACE_NO_LAYER, 0, 0);
+    l->idle_from_ns = 0;
 }
 
 /* No lane moved. While the backend has work its flags are polled on, unless ducks need this thread; else the
@@ -223,7 +257,8 @@ static void wait_for_one(struct lanes *l)
         advance_flock(l, oldest, true);
         idle = !l->flock.works_in_wait;
     }
-    uint64_t spent = idle ? clock_ns() - began : 0;
+    uint64_t now = clock_ns(), spent = idle ? now - began : 0;
+    if (idle) note_idle(l, began, now);
     for (uint32_t i = 0; i < l->count; i++)
         if (l->lane[i].state == LANE_BACKEND || l->lane[i].state == LANE_FLOCK)
             l->lane[i].times.idle_ns += spent;
@@ -241,6 +276,9 @@ void lanes_run(struct lanes *l, lanes_done_fn *done, void *ctx)
             else if (l->lane[i].state == LANE_FLOCK)
                 moved |= advance_flock(l, i, false);
         }
-        if (!moved) wait_for_one(l);
+        if (!moved)
+            wait_for_one(l);
+        else
+            end_idle(l);
     }
 }

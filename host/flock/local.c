@@ -19,6 +19,7 @@
 #include "duck/wire_dtype.h"
 #include "host/model/checkpoint.h"
 #include "host/util/clock.h"
+#include "host/util/trace.h"
 
 #define INLINE_VALUES 16384u // values a caller handles alone in about the time a job and its cold caches cost
 #define REDUCE_VALUES 2048u  // hidden values a task of the reduction adds up
@@ -34,6 +35,7 @@ struct local_duck {
     uint32_t first_task;    // of the current phase's job
     struct duck_stats stats;
     _Atomic uint64_t compute_ns;
+    _Atomic uint64_t first_ns, last_ns; // of the step being computed, for a trace
 };
 
 /* A complete subtree of a bank: who holds it, and as which of its subtrees. */
@@ -106,6 +108,17 @@ static void begin_task(void *arg, size_t duck, unsigned worker)
     assert(d->work); // the flock has checked the step, and scratch is for the largest
 }
 
+/* From the first task that began to the last one that ended. */
+static void note_span(struct local_duck *d, uint64_t start, uint64_t end)
+{
+    uint64_t seen = atomic_load(&d->first_ns);
+    while (start < seen && !atomic_compare_exchange_weak(&d->first_ns, &seen, start)) {
+    }
+    seen = atomic_load(&d->last_ns);
+    while (end > seen && !atomic_compare_exchange_weak(&d->last_ns, &seen, end)) {
+    }
+}
+
 static void phase_task(void *arg, size_t task, unsigned worker)
 {
     (void)worker;
@@ -122,7 +135,9 @@ static void phase_task(void *arg, size_t task, unsigned worker)
     struct local_duck *d = &l->duck[low];
     uint64_t start = clock_ns();
     duck_work_run(d->work, l->phase, (uint32_t)task - d->first_task);
-    atomic_fetch_add_explicit(&d->compute_ns, clock_ns() - start, memory_order_relaxed);
+    uint64_t end = clock_ns();
+    atomic_fetch_add_explicit(&d->compute_ns, end - start, memory_order_relaxed);
+    if (trace_on) note_span(d, start, end);
 }
 
 static void run_phase(struct local *l, enum duck_phase phase, size_t values)
@@ -163,6 +178,12 @@ static void count_step(struct local *l, bool first_block)
         uint64_t experts, bytes;
         duck_work_reads(d->work, &experts, &bytes);
         d->stats.steps += first_block;
+        if (trace_on) {
+            trace_span(TRACE_DUCK, i, "compute", atomic_load(&d->first_ns), atomic_load(&d->last_ns),
+                       l->block.layer, 0, l->block.tokens);
+            d->first_ns = UINT64_MAX;
+            d->last_ns = 0;
+        }
         d->stats.expert_reads += experts;
         d->stats.expert_bytes += bytes;
     }
@@ -352,6 +373,7 @@ static int open_duck(struct local *l, uint32_t duck, const struct transport_opti
     d->core = d->memory ? duck_core_init(d->memory, d->memory_bytes, &shape, kernels) : NULL;
     if (!d->core) rc = error_set(err, -ENOMEM, "no memory for duck %u: %zu bytes", duck, d->memory_bytes);
     d->stats.weight_bytes = d->memory_bytes;
+    d->first_ns = UINT64_MAX;
     for (uint32_t i = 0; i < shape.runs; i++) d->stats.slices += runs[i].count;
     free(runs);
     return rc;
