@@ -59,7 +59,9 @@ struct answer_figures {
     double tpot_p50, tpot_p90, tpot_p99;
     double decode_tok_s;
     double mtp_accept; // accepted / proposed drafts
-    double overlap;    // share of decode in which backend and ducks worked at the same time
+    /* Time that passed over what the lanes spent at backend and ducks one after the other; 1 minus that. A
+     * lane that queues behind another spends that time too. */
+    double pair_over_serial, overlap_gain;
 };
 void answer_measure(const struct answer *a, struct answer_figures *out);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "host/cli/bench_compare.h"
 #include "host/cli/bench_report.h"
 #include "host/cli/commands.h"
 #include "host/cli/input.h"
@@ -159,8 +160,9 @@ int command_bench(const struct options *o, int argc, char **argv, struct error *
     struct session s;
     struct suite suite = {0};
     char path[4096];
-    int rc = session_prepare(&s, o, SESSION_CHAT, err);
-    if (rc) return rc;
+    int rc = o->compare.count ? bench_compare(stdout, o->compare.item[0], o->compare.item[1], err)
+                              : session_prepare(&s, o, SESSION_CHAT, err);
+    if (rc || o->compare.count) return rc;
     if (o->suite) {
         snprintf(path, sizeof path, "%s", o->suite);
     } else {

@@ -11,10 +11,10 @@
 
 void bench_table_header(FILE *to)
 {
-    fprintf(to, "%-20s %6s %6s %8s %8s %31s %7s %6s %7s\n", "", "prompt", "output", "TTFT", "prefill",
-            "TPOT [ms]            ", "decode", "MTP", "overlap");
-    fprintf(to, "%-20s %6s %6s %8s %8s %7s %7s %7s %7s %7s %6s %7s\n", "case", "tokens", "tokens", "ms",
-            "tok/s", "mean", "p50", "p90", "p99", "tok/s", "accept", "");
+    fprintf(to, "%-20s %6s %6s %8s %8s %31s %7s %6s %7s %7s\n", "", "prompt", "output", "TTFT", "prefill",
+            "TPOT [ms]            ", "decode", "MTP", "pair /", "overlap");
+    fprintf(to, "%-20s %6s %6s %8s %8s %7s %7s %7s %7s %7s %6s %7s %7s\n", "case", "tokens", "tokens", "ms",
+            "tok/s", "mean", "p50", "p90", "p99", "tok/s", "accept", "serial", "gain");
 }
 
 static void number(FILE *to, int width, double x, const char *unit)
@@ -37,7 +37,8 @@ void bench_table_row(FILE *to, const struct bench_case *c)
     number(to, 7, f->tpot_p99, "");
     number(to, 7, f->decode_tok_s, "");
     number(to, 6, 100 * f->mtp_accept, "%");
-    number(to, 7, 100 * f->overlap, "%");
+    number(to, 7, f->pair_over_serial, "");
+    number(to, 7, 100 * f->overlap_gain, "%");
     fputc('\n', to);
 }
 
@@ -89,10 +90,16 @@ static void write_case(FILE *to, const struct bench_case *c)
     const struct {
         const char *name;
         double value;
-    } numbers[] = {
-        {"ttft_ms", f->ttft_ms},           {"prefill_tok_s", f->prefill_tok_s}, {"tpot_ms", f->tpot_ms},
-        {"tpot_p50_ms", f->tpot_p50},      {"tpot_p90_ms", f->tpot_p90},        {"tpot_p99_ms", f->tpot_p99},
-        {"decode_tok_s", f->decode_tok_s}, {"mtp_accept", f->mtp_accept},       {"overlap", f->overlap}};
+    } numbers[] = {{"ttft_ms", f->ttft_ms},
+                   {"prefill_tok_s", f->prefill_tok_s},
+                   {"tpot_ms", f->tpot_ms},
+                   {"tpot_p50_ms", f->tpot_p50},
+                   {"tpot_p90_ms", f->tpot_p90},
+                   {"tpot_p99_ms", f->tpot_p99},
+                   {"decode_tok_s", f->decode_tok_s},
+                   {"mtp_accept", f->mtp_accept},
+                   {"pair_over_serial", f->pair_over_serial},
+                   {"overlap_gain", f->overlap_gain}};
     fputs("  {", to);
     text_member(to, "name", c->what->name);
     if (c->what->about) {

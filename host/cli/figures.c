@@ -31,25 +31,23 @@ static void measure_tpot(const struct answer *a, struct answer_figures *out)
     free(t);
 }
 
-/* Backend and ducks are busy gpu + flock within rounds that took as long as their tokens' intervals; what
- * does not fit one after the other ran at the same time. An accepted draft shares its round with the token
- * before. */
-static double measure_overlap(const struct answer *a)
+/* The lanes' times at backend and ducks, one after the other, would have been the serial time of the rounds.
+ * An accepted draft shares its round with the token before. */
+static double measure_pair(const struct answer *a)
 {
-    double busy = 0, wall = 0;
+    double serial = 0, passed = 0;
     for (size_t i = 1; i < a->count; i++) {
         const struct answer_token *t = &a->token[i];
-        wall += t->tpot_ms;
-        if (!t->accepted) busy += t->gpu_ms + t->flock_ms + t->wait_ms;
+        passed += t->tpot_ms;
+        if (!t->accepted) serial += t->gpu_ms + t->flock_ms;
     }
-    if (wall <= 0 || busy <= 0) return NAN;
-    return busy > wall ? (busy - wall) / wall : 0;
+    return passed > 0 && serial > 0 ? passed / serial : NAN;
 }
 
 void answer_measure(const struct answer *a, struct answer_figures *out)
 {
     const struct generation_result *r = &a->result;
-    *out = (struct answer_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    *out = (struct answer_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     if (a->count) {
         out->ttft_ms = a->token[0].t_ms;
         if (r->prefill_ms > 0) {
@@ -61,7 +59,8 @@ void answer_measure(const struct answer *a, struct answer_figures *out)
         out->tpot_ms = span / (double)(a->count - 1);
         out->decode_tok_s = span > 0 ? 1000.0 / out->tpot_ms : NAN;
         measure_tpot(a, out);
-        out->overlap = measure_overlap(a);
+        out->pair_over_serial = measure_pair(a);
+        out->overlap_gain = 1 - out->pair_over_serial;
     }
     if (r->drafts_proposed) out->mtp_accept = (double)r->drafts_accepted / r->drafts_proposed;
 }

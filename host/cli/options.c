@@ -32,6 +32,7 @@ void options_free(struct options *o)
     free(o->stop.item);
     free(o->cors.item);
     free(o->set.item);
+    free(o->compare.item);
     free(o->bias);
     *o = (struct options){0};
 }
@@ -249,7 +250,7 @@ static int claim(struct options *o, const struct option_row *row, struct error *
 
 struct argument {
     const struct option_row *row;
-    const char *value; // NULL: a flag
+    const char *value, *second; // NULL: a flag; no second word
 };
 
 /* Splits argv[*i] (and the word behind it) into option and value. */
@@ -286,7 +287,15 @@ static int next_argument(const struct options *o, int argc, char **argv, int *i,
         }
         value = argv[++*i];
     }
-    *out = (struct argument){row, value};
+    const char *second = NULL;
+    if (row->words == 2) {
+        if (*i + 1 >= argc) {
+            return error_set(err, -EINVAL, "%s needs two values: %s", options__label(row, label),
+                             row->argument);
+        }
+        second = argv[++*i];
+    }
+    *out = (struct argument){row, value, second};
     return 0;
 }
 
@@ -335,7 +344,10 @@ static int check_whole(const struct options *o, struct error *err)
         }
         return check_form(o, err);
     case COMMAND_BENCH:
-        if (!o->csv) return need("a directory for its results: --csv DIR", name, err);
+        if (o->compare.count != 0 && o->compare.count != 2) {
+            return error_set(err, -EINVAL, "--compare takes two directories, it has %zu", o->compare.count);
+        }
+        if (!o->csv && !o->compare.count) return need("a directory for its results: --csv DIR", name, err);
         break;
     case COMMAND_LOGITS:
         if (!o->tokens) return need("token ids: --tokens F", name, err);
@@ -387,6 +399,7 @@ static int read_arguments(struct options *o, int argc, char **argv, struct error
         int rc = next_argument(o, argc, argv, &i, &a, err);
         if (!rc) rc = claim(o, a.row, err);
         if (!rc) rc = options__set(o, a.row, a.value, err);
+        if (!rc && a.second) rc = options__set(o, a.row, a.second, err);
         if (rc) return rc;
     }
     return check_whole(o, err);

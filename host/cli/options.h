@@ -74,8 +74,11 @@ struct options {
     const char *hardware;
     int scheme;
     struct string_list set;
+
+    struct string_list compare; // none, or two directories
+
     unsigned char given[128]; // per row of the table: enum option_origin
-    void *memory;            // of the strings above that do not live in argv
+    void *memory;             // of the strings above that do not live in argv
 };
 
 /* How reading the command line ended. */
@@ -111,6 +114,7 @@ struct option_row {
     unsigned also;        // commands that take it without having a use for it, and do not list it
     size_t offset;        // of the value in struct options
     const char *argument; // as the help calls it; NULL: a flag
+    unsigned words;       // it takes: 0 means 1; 2: of an OPTION_LIST
     const char *choices;  // "a|b|c"
     double low, high;
     double preset;    // value when not given, for numbers and choices

@@ -162,6 +162,13 @@ const struct option_row options__table[] = {
      .offset = AT(suite),
      .argument = "F",
      .help = "suite of prompts, JSON (default configs/suite-duckling.json)"},
+    {.name = "compare",
+     .kind = OPTION_LIST,
+     .commands = COMMAND_BENCH,
+     .offset = AT(compare),
+     .argument = "A B",
+     .words = 2,
+     .help = "runs nothing: prints two directories of results side by side"},
     {.name = "csv",
      .kind = OPTION_TEXT,
      .commands = COMMAND_BENCH,
@@ -528,7 +535,8 @@ const struct command_row options__commands[] = {
      "Chats in the terminal. Ctrl-C stops the answer, Ctrl-D leaves, /help lists what else there is. When "
      "stdin is not a "
      "terminal, each of its lines is a message and stdout gets the answers alone."},
-    {COMMAND_BENCH, "bench", "[--suite F] --csv DIR", "run a suite of prompts: times, plots, table",
+    {COMMAND_BENCH, "bench", "[--suite F] --csv DIR | --compare A B",
+     "run a suite of prompts: times, plots, table",
      "Runs a suite of prompts one after the other and prints a table: time to first token (TTFT), prefill "
      "rate, time per "
      "output token (TPOT: mean and percentiles), decode rate, MTP acceptance, overlap. A short answer that "

@@ -248,6 +248,16 @@ static void a_suite_leaves_csv_text_plot_and_summary(void **state)
     outcome_free(&o);
     cJSON_Delete(j);
 
+    o = run("cp -r r/s r/t && sed -i 's/\"name\": \"two\"/\"name\": \"2\"/' r/t/summary.json && $D bench "
+            "--compare r/s r/t");
+    assert_int_equal(o.status, 0);
+    static const char *const said[] = {
+        "A: r/s\nB: r/t\n", "one                  output, tokens", "TPOT p99, ms",
+        "overlap gain",     "two                  only in A",      "2                    only in B"};
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) assert_non_null(strstr(o.out, said[i]));
+    assert_non_null(strstr(o.out, "       24.00        24.00   1.000\n"));
+    outcome_free(&o);
+
     char *csv = read_scratch("r/s/one.csv", NULL);
     assert_int_equal(lines_in(csv), 1 + 24);
     free(csv);

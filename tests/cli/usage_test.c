@@ -72,6 +72,8 @@ static const struct refusal refusals[] = {
     {"tokenize --decode large1.json", 1,
      "large1.json: element 0 is token 6400, the model's vocabulary has 6400"},
     {"tokenize --file missing.txt", 1, "missing.txt: cannot be opened"},
+    {"bench --compare a", 2, "--compare needs two values: A B"},
+    {"bench --compare a b", 1, "a/summary.json"},
     {"bench --csv d --suite broken.json", 1, "broken.json: not JSON, see line 2"},
     {"bench --csv d --suite suite1.json", 1, "suite1.json: case 1 (a): unknown key 'promt'"},
     {"bench --csv d --suite suite2.json", 1, "suite2.json: case 2 (a): its name is taken"},
