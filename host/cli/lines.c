@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <histedit.h>
 #include <locale.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include "host/cli/interrupt.h"
 #include "host/util/log.h"
@@ -28,6 +30,37 @@ static char *prompt(EditLine *edit)
     (void)edit;
     static char text[] = "\1\033[1m\1>\1\033[0m\1 "; // \1 encloses what has no width
     return text;
+}
+
+/* One character for the editor: 1, 0 at the end of input, -1 on a signal. libedit's own reading would miss a
+ * signal that comes just before it blocks. */
+static int read_character(EditLine *edit, wchar_t *character)
+{
+    (void)edit;
+    mbstate_t state = {0};
+    struct pollfd wait[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                            {.fd = interrupt_wake_fd(), .events = POLLIN}};
+    for (;;) {
+        if (poll(wait, 2, -1) < 0 && errno != EINTR) return -1;
+        if (interrupt_seen()) {
+            errno = EINTR;
+            return -1;
+        }
+        if (!wait[0].revents) continue;
+        char byte;
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return (int)n;
+        switch (mbrtowc(character, &byte, 1, &state)) {
+        case (size_t)-1: // not a character of this encoding: leave it out
+            state = (mbstate_t){0};
+            break;
+        case (size_t)-2: // more bytes follow
+            break;
+        default:
+            return 1;
+        }
+    }
 }
 
 static void make_private_directory(char *path)
@@ -58,6 +91,7 @@ static int open_terminal(struct lines *l, bool with_history, struct error *err)
     l->history = history_init();
     if (!l->edit || !l->history) return error_set(err, -ENOMEM, "the terminal cannot be set up for editing");
     el_set(l->edit, EL_PROMPT_ESC, prompt, '\1');
+    el_set(l->edit, EL_GETCFN, read_character);
     el_set(l->edit, EL_EDITOR, "emacs");
     history(l->history, &event, H_SETSIZE, HISTORY_LINES);
     history(l->history, &event, H_SETUNIQUE, 1);
