@@ -14,7 +14,7 @@ enum {
     GROUP = 4,        // row panels of a product
     MOST_PANELS = 32, // row panels of a pass: an expert's are read in one go
     PAIRS = 3,        // x GROUP = 12 accumulators, which with 3 activations and a weight fill the registers
-    AHEAD = 1024,     // bytes of prefetch of one stream, as for the dots
+    AHEAD = 1024,     // bytes of prefetch of one stream: half the dots' distance, since four streams run
 };
 
 struct nest {

@@ -244,6 +244,7 @@ int command_chat(const struct options *o, struct error *err)
     struct chat c = {.think = o->think, .styled = isatty(STDOUT_FILENO) == 1};
     int rc = session_prepare(&c.session, o, SESSION_CHAT, err);
     if (rc) return rc;
+    c.session.kv_cache_bytes = (uint64_t)o->kv_cache_mb << 20;
     if (o->system && set_system(&c, o->system)) rc = error_set(err, -ENOMEM, "out of memory");
     if (!rc && o->think && c.session.end_think < 0) {
         rc = error_set(err, -EINVAL, "--think: %s has no <think> token", c.session.dir);
