@@ -2,6 +2,7 @@
  * process, as a fault of the linked-in kernels would. */
 #include "duck/linux/program_linux.h"
 
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #include "duck/program_elf.h"
@@ -12,8 +13,14 @@ static struct {
     program_entry_fn *entry;
 } the;
 
+/* Cores inside the program. A finished step is not enough to unmap it: a core that found no further task may
+ * still be on its way out. */
+static _Atomic uint32_t inside;
+
+/* The caller has drained the team: nobody enters, and who is inside has only a return left to run. */
 static void unload(void)
 {
+    while (atomic_load_explicit(&inside, memory_order_acquire) != 0) __builtin_ia32_pause();
     if (the.memory) munmap(the.memory, the.span);
     the.memory = NULL;
     the.entry = NULL;
@@ -62,9 +69,11 @@ static int load(void *self, const uint8_t *elf, size_t bytes)
 static uint32_t run(void *self, struct team *team, uint32_t task, uint32_t most)
 {
     (void)self;
+    atomic_fetch_add_explicit(&inside, 1, memory_order_acquire);
     BEFORE_PROGRAM(team);
     uint32_t left = the.entry(team, task, most);
     AFTER_PROGRAM(team);
+    atomic_fetch_sub_explicit(&inside, 1, memory_order_release);
     return left;
 }
 
