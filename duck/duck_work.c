@@ -144,7 +144,8 @@ static uint32_t units_per_task(size_t task_bytes, size_t bytes, uint64_t tokens,
 {
     uint64_t cost = bytes * (TOKENS_PER_DECODE - 1 + tokens) / TOKENS_PER_DECODE;
     uint64_t units = (task_bytes + cost - 1) / (cost ? cost : 1);
-    return units < 1 ? 1 : units > most ? most : (uint32_t)units;
+    if (units > most) units = most;
+    return units ? (uint32_t)units : 1;
 }
 
 static void plan_hidden(struct duck_work *w, struct part *p)

@@ -324,7 +324,9 @@ static void report(struct bench *b)
     for (int row = 0; row < ROWS; row++) time[row] = median(b->seconds[row], o->repeats);
     double cached = (double)o->threads * CACHED_PASSES * CACHED_PANELS * (double)fp9_panel_bytes(o->hidden);
     double macs = 3.0 * o->top_k * o->width * o->hidden;
-    gb[READ] = (double)(b->memory_bytes / o->threads / 128 * 128 * o->threads) / time[READ] * 1e-9;
+    size_t read_bytes =
+        b->memory_bytes / o->threads / 128 * 128 * o->threads; // whole lines of a thread's part
+    gb[READ] = (double)read_bytes / time[READ] * 1e-9;
     gb[L2_OURS] = cached / time[L2_OURS] * 1e-9;
     gb[L2_PLAIN] = cached / time[L2_PLAIN] * 1e-9;
     gb[STEP] = (double)b->step_bytes / time[STEP] * 1e-9;

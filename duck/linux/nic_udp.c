@@ -28,7 +28,7 @@ static uint32_t udp_recv(void *self, struct datagram *out, uint32_t max)
     (void)self;
     struct mmsghdr m[BATCH];
     struct iovec v[BATCH];
-    struct sockaddr_in from[BATCH];
+    struct sockaddr_in from[BATCH] = {0};
     if (max > BATCH) max = BATCH;
     for (uint32_t i = 0; i < max; i++) {
         v[i] = (struct iovec){the.datagram[i], ROOM};

@@ -34,7 +34,7 @@ static int read_stream(FILE *f, const char *name, char **out, size_t *length, st
         size += fread(text + size, 1, capacity - size - 1, f);
     } while (!feof(f) && !ferror(f));
     if (ferror(f)) {
-        int code = errno;
+        int code = errno > 0 ? errno : EIO;
         free(text);
         return error_set(err, -code, "%s: cannot be read: %s", name, strerror(code));
     }
@@ -63,8 +63,8 @@ static size_t line_of(const char *text, const char *at)
 
 int input_json(const char *path, cJSON **out, struct error *err)
 {
-    char *text;
-    size_t length;
+    char *text = NULL;
+    size_t length = 0;
     int rc = input_text(path, &text, &length, err);
     if (rc) return rc;
     const char *name = input_name(path), *end = NULL;

@@ -144,23 +144,28 @@ bool lines_terminal(const struct lines *l)
     return l->edit != NULL;
 }
 
-/* Copies text[length] into l->line, without blanks around it. */
+/* Copies text[length] into l->line. */
 static int keep_line(struct lines *l, const char *text, size_t length, struct error *err)
 {
-    while (length && strchr(" \t\r\n", text[length - 1])) length--;
-    while (length && strchr(" \t", *text)) {
-        text++;
-        length--;
-    }
     if (length + 1 > l->capacity) {
         char *grown = realloc(l->line, length + 1);
         if (!grown) return error_set(err, -ENOMEM, "out of memory");
         l->line = grown;
         l->capacity = length + 1;
     }
-    memmove(l->line, text, length);
+    memcpy(l->line, text, length);
     l->line[length] = 0;
-    return 1;
+    return 0;
+}
+
+/* Drops blanks around the text. */
+static void trim(char *text, size_t length)
+{
+    while (length && strchr(" \t\r\n", text[length - 1])) length--;
+    size_t blanks = 0;
+    while (blanks < length && strchr(" \t", text[blanks])) blanks++;
+    memmove(text, text + blanks, length - blanks);
+    text[length - blanks] = 0;
 }
 
 /* 1: a line, 0: the end. */
@@ -190,22 +195,23 @@ static int edit_line(struct lines *l, const char **text, size_t *length)
 
 int lines_read(struct lines *l, char **line, struct error *err)
 {
-    int rc;
     if (l->edit) {
         const char *text;
         size_t length;
         HistEvent event;
         if (!edit_line(l, &text, &length)) return 0;
         if (strspn(text, " \t\r\n") < length) history(l->history, &event, H_ENTER, text);
-        rc = keep_line(l, text, length, err);
+        int rc = keep_line(l, text, length, err);
+        if (rc < 0) return rc;
+        trim(l->line, length);
     } else {
         errno = 0;
         ssize_t length = getline(&l->line, &l->capacity, stdin);
         if (length < 0 && ferror(stdin))
             return error_set(err, -errno, "stdin cannot be read: %s", strerror(errno));
         if (length < 0) return 0;
-        rc = keep_line(l, l->line, (size_t)length, err);
+        trim(l->line, (size_t)length);
     }
     *line = l->line;
-    return rc;
+    return 1;
 }

@@ -34,8 +34,8 @@ static const struct route routes[] = {
 
 /* ---- errors ---- */
 
-int api_problem_set(struct api_problem *p, int status, const char *code, const char *param,
-                    const char *format, ...)
+int(api_problem_set)(struct api_problem *p, int status, const char *code, const char *param,
+                     const char *format, ...)
 {
     va_list args;
     p->status = status;

@@ -21,6 +21,10 @@ struct api_problem {
 /* Fills *p and returns -EINVAL. */
 int api_problem_set(struct api_problem *p, int status, const char *code, const char *param,
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
+#ifdef __clang_analyzer__ // as in error.h
+#define api_problem_set(p, status, code, param, ...)                                                         \
+    (api_problem_set((p), (status), (code), (param), __VA_ARGS__), -EINVAL)
+#endif
 /* {"error":{...}} */
 void api_problem_json(struct buffer *out, const struct api_problem *p);
 void api_reply_problem(struct connection *c, const struct api_problem *p);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int error_set(struct error *err, int code, const char *format, ...)
+int(error_set)(struct error *err, int code, const char *format, ...)
 {
     if (err) {
         va_list args;

@@ -13,6 +13,9 @@ struct error {
 /* Writes the message and returns `code` (negative errno), so that failing reads
  * `return error_set(err, -EINVAL, "...", ...);`. `err` may be NULL. */
 int error_set(struct error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+#ifdef __clang_analyzer__ // which does not look into other files: what is returned is what was given
+#define error_set(err, code, ...) (error_set((err), (code), __VA_ARGS__), (code))
+#endif
 
 /* Puts "prefix: " in front of the message already there. */
 void error_prefix(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));

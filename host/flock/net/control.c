@@ -88,6 +88,7 @@ static int init_ports(struct net_flock *f)
         *d = (struct net_duck){.index = i, .port = &f->port[m->port], .match = m};
         start_values(d);
         if (m->address) d->peer = (struct net_peer){.address = m->address, .port = m->udp};
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the port is one of f->ports
         d->port->duck[d->port->ducks++] = d;
     }
     return 0;
