@@ -58,7 +58,8 @@ struct answer_figures {
     double tpot_ms;       // mean time from token to token
     double tpot_p50, tpot_p90, tpot_p99;
     double decode_tok_s;
-    double mtp_accept; // accepted / proposed drafts
+    double mtp_accept;  // accepted / proposed drafts
+    double draft_share; // rounds with a draft / rounds of decoding
     /* Time that passed over what the lanes spent at backend and ducks one after the other; 1 minus that. A
      * lane that queues behind another spends that time too. */
     double pair_over_serial, overlap_gain;

@@ -96,6 +96,7 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
         c->result = a.result;
         c->tokens = a.count;
         answer_measure(&a, &c->figures);
+        c->break_even = engine_break_even(s->engine);
         if (!rc) rc = save_csv(dir, c->what->name, &a, err);
         if (!rc) rc = save_text(dir, c->what->name, &a, err);
         if (!rc && gnuplot) rc = plot_latency(dir, c->what->name, &a, &c->plotted, err);

@@ -11,10 +11,10 @@
 
 void bench_table_header(FILE *to)
 {
-    fprintf(to, "%-20s %6s %6s %8s %8s %31s %7s %6s %7s %7s\n", "", "prompt", "output", "TTFT", "prefill",
-            "TPOT [ms]            ", "decode", "MTP", "pair /", "overlap");
-    fprintf(to, "%-20s %6s %6s %8s %8s %7s %7s %7s %7s %7s %6s %7s %7s\n", "case", "tokens", "tokens", "ms",
-            "tok/s", "mean", "p50", "p90", "p99", "tok/s", "accept", "serial", "gain");
+    fprintf(to, "%-20s %6s %6s %8s %8s %31s %7s %6s %6s %7s %7s\n", "", "prompt", "output", "TTFT", "prefill",
+            "TPOT [ms]            ", "decode", "rounds", "MTP", "pair /", "overlap");
+    fprintf(to, "%-20s %6s %6s %8s %8s %7s %7s %7s %7s %7s %6s %6s %7s %7s\n", "case", "tokens", "tokens",
+            "ms", "tok/s", "mean", "p50", "p90", "p99", "tok/s", "draft", "accept", "serial", "gain");
 }
 
 static void number(FILE *to, int width, double x, const char *unit)
@@ -36,6 +36,7 @@ void bench_table_row(FILE *to, const struct bench_case *c)
     number(to, 7, f->tpot_p90, "");
     number(to, 7, f->tpot_p99, "");
     number(to, 7, f->decode_tok_s, "");
+    number(to, 6, 100 * f->draft_share, "%");
     number(to, 6, 100 * f->mtp_accept, "%");
     number(to, 7, f->pair_over_serial, "");
     number(to, 7, 100 * f->overlap_gain, "%");
@@ -98,6 +99,8 @@ static void write_case(FILE *to, const struct bench_case *c)
                    {"tpot_p99_ms", f->tpot_p99},
                    {"decode_tok_s", f->decode_tok_s},
                    {"mtp_accept", f->mtp_accept},
+                   {"draft_share", f->draft_share},
+                   {"break_even_accept", c->break_even},
                    {"pair_over_serial", f->pair_over_serial},
                    {"overlap_gain", f->overlap_gain}};
     fputs("  {", to);
@@ -109,9 +112,9 @@ static void write_case(FILE *to, const struct bench_case *c)
     fprintf(to,
             ",\n   \"prompt_tokens\": %u, \"cached_tokens\": %u, \"output_tokens\": %zu, \"finish_reason\": "
             "\"%s\",\n   "
-            "\"drafts_proposed\": %u, \"drafts_accepted\": %u",
-            r->prompt_tokens, r->cached_tokens, c->tokens, finish_reason_name(r->reason), r->drafts_proposed,
-            r->drafts_accepted);
+            "\"rounds\": %u, \"drafts_proposed\": %u, \"drafts_accepted\": %u",
+            r->prompt_tokens, r->cached_tokens, c->tokens, finish_reason_name(r->reason), r->rounds,
+            r->drafts_proposed, r->drafts_accepted);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         fprintf(to, ",%s\"%s\": ", i % 5 ? " " : "\n   ", numbers[i].name);
         output_json_number(to, numbers[i].value, 4);

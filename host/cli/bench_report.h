@@ -9,7 +9,8 @@ struct bench_case {
     const struct suite_case *what;
     struct answer_figures figures;
     struct generation_result result;
-    size_t tokens; // generated
+    size_t tokens;     // generated
+    double break_even; // acceptance above which drafts paid by the end of the case
     bool plotted;
 };
 

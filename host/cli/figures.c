@@ -47,7 +47,7 @@ static double measure_pair(const struct answer *a)
 void answer_measure(const struct answer *a, struct answer_figures *out)
 {
     const struct generation_result *r = &a->result;
-    *out = (struct answer_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    *out = (struct answer_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     if (a->count) {
         out->ttft_ms = a->token[0].t_ms;
         if (r->prefill_ms > 0) {
@@ -62,6 +62,7 @@ void answer_measure(const struct answer *a, struct answer_figures *out)
         out->pair_over_serial = measure_pair(a);
         out->overlap_gain = 1 - out->pair_over_serial;
     }
+    if (r->rounds) out->draft_share = (double)r->drafts_proposed / r->rounds;
     if (r->drafts_proposed) out->mtp_accept = (double)r->drafts_accepted / r->drafts_proposed;
 }
 

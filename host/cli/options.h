@@ -73,6 +73,7 @@ struct options {
     // what is planned
     const char *hardware;
     int scheme;
+    int drafts; // not planned: with --mtp 1
     struct string_list set;
 
     struct string_list compare; // none, or two directories

@@ -449,6 +449,15 @@ const struct option_row options__table[] = {
      .preset = -1,
      .help = "draft a second token per step; the answer stays the same (default 1 where the model has an MTP "
              "layer)"},
+    {.name = "drafts",
+     .kind = OPTION_CHOICE,
+     .commands = ENGINE,
+     .also = COMMAND_TOKENIZE,
+     .offset = AT(drafts),
+     .argument = "adapt|always",
+     .choices = "adapt|always",
+     .help = "with --mtp 1: adapt drops drafts while they cost more than they bring, always never does "
+             "(default adapt)"},
     {.name = "wire-activation",
      .kind = OPTION_CHOICE,
      .commands = ENGINE,

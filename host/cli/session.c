@@ -99,6 +99,7 @@ int session_load(struct session *s, struct error *err)
         .backend = backends[o->backend],
         .threads = (unsigned)o->threads,
         .mtp = s->mtp,
+        .mtp_always = o->drafts == 1,
         .wire_activation = wires[o->wire_activation],
         .wire_result = wires[o->wire_result],
         .kv_dtype = o->kv_dtype < 0 ? KV_F32 : kvs[o->kv_dtype],

@@ -5,6 +5,7 @@
 
 #include "host/engine/engine_internal.h"
 #include "host/util/clock.h"
+#include "host/util/trace.h"
 
 int engine__assemble(struct engine **out, const struct model *model, struct backend *backend,
                      const struct flock_seam *flock, const struct engine_settings *settings,
@@ -15,6 +16,7 @@ int engine__assemble(struct engine **out, const struct model *model, struct back
     e->model = model;
     e->backend = backend;
     e->set = *settings;
+    if (!e->set.clock) e->set.clock = clock_ns;
     e->owner = calloc(settings->lanes, sizeof(struct generation *));
     e->lanes = lanes_open(backend, flock, settings->lanes, settings->step_timeout_ms);
     if (settings->prefix_cache_bytes)
@@ -52,6 +54,11 @@ struct flock *engine_flock(struct engine *e)
 struct backend *engine_backend(struct engine *e)
 {
     return e->backend;
+}
+
+double engine_break_even(const struct engine *e)
+{
+    return drafts_break_even(&e->drafts, 1);
 }
 
 void engine__reap(struct engine *e)
@@ -156,21 +163,58 @@ static void lane_done(void *ctx, uint32_t lane, int rc, const struct error *err)
     generation__lane_done(e->owner[lane], lane, rc, err);
 }
 
+/* What the round under way was, for the trace and for what drafts cost. */
+struct round {
+    uint64_t began_ns;
+    uint32_t prefilling, with_drafts, without, rows;
+};
+
+static struct round begin_round(struct engine *e)
+{
+    struct round r = {.began_ns = clock_ns()};
+    bool chunk = false;
+    e->decoding = 0;
+    for (const struct generation *g = e->first; g; g = g->next) e->decoding += g->stage == STAGE_DECODE;
+    for (struct generation *g = e->first; g; g = g->next) {
+        bool prefill = g->stage == STAGE_PREFILL;
+        if (g->stage != STAGE_DECODE && !prefill) continue;
+        if (prefill && e->decoding && chunk) continue; // its turn comes when those before it are through
+        chunk |= prefill;
+        generation__begin_round(g);
+        r.prefilling += prefill;
+        r.rows += prefill ? g->rows : 1u + g->verifying;
+    }
+    return r;
+}
+
+/* A round counts if everybody did the same: verified a draft and made the next one, or neither. */
+static void end_round(struct engine *e, struct round *r, uint64_t spent_ns)
+{
+    bool mixed = false;
+    for (const struct generation *g = e->first; g; g = g->next) {
+        if (g->stage != STAGE_DECODE && g->stage != STAGE_DONE) continue;
+        bool with = g->verifying && g->drafting, without = !g->verifying && !g->drafting;
+        r->with_drafts += with;
+        r->without += without;
+        mixed |= g->stage == STAGE_DONE || g->cancelled || g->catching_up || (!with && !without);
+    }
+    static const char *const names[] = {"round with drafts", "round without drafts", "round, mixed",
+                                        "round of prefill"};
+    mixed |= r->with_drafts > 0 && r->without > 0;
+    unsigned kind = r->prefilling ? 3 : mixed ? 2 : r->with_drafts ? 0 : 1;
+    trace_span(TRACE_ENGINE, 0, names[kind], r->began_ns, clock_ns(), TRACE_NO_LAYER, 0, r->rows);
+    if (kind < 2 && e->decoding > 0) drafts_measured(&e->drafts, e->decoding, kind == 0, spent_ns);
+}
+
 bool engine_step(struct engine *e)
 {
     if (e->in_step) return true;
     e->in_step = true;
     admit(e);
-    bool decoding = false, chunk = false;
-    for (const struct generation *g = e->first; g; g = g->next) decoding |= g->stage == STAGE_DECODE;
-    for (struct generation *g = e->first; g; g = g->next) {
-        bool prefill = g->stage == STAGE_PREFILL;
-        if (g->stage != STAGE_DECODE && !prefill) continue;
-        if (prefill && decoding && chunk) continue; // its turn comes when those before it are through
-        chunk |= prefill;
-        generation__begin_round(g);
-    }
+    uint64_t began = e->set.clock();
+    struct round r = begin_round(e);
     lanes_run(e->lanes, lane_done, e);
+    end_round(e, &r, e->set.clock() - began);
     e->in_step = false;
     engine__reap(e);
     return e->first != NULL;

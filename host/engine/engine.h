@@ -20,6 +20,7 @@ struct engine_options {
     const char *model_dir, *flock_spec, *backend; // backend: "auto", "cpu", "cuda"
     unsigned threads;                             // 0: one per CPU
     bool mtp;
+    bool mtp_always; // draft in every round, also where drafts cost more than they bring
     enum wire_dtype wire_activation, wire_result;
     enum kv_dtype kv_dtype;
     bool kv_dtype_set;
@@ -35,6 +36,8 @@ void engine_close(struct engine *e);
 const struct model *engine_model(const struct engine *e);
 struct flock *engine_flock(struct engine *e);
 struct backend *engine_backend(struct engine *e);
+/* The acceptance above which drafts pay for a generation that is alone, as measured; NAN: not known. */
+double engine_break_even(const struct engine *e);
 
 /* One generated token, as it is decided. */
 struct generated {
@@ -65,6 +68,7 @@ struct generation_request {
 struct generation_result {
     enum finish_reason reason;
     uint32_t prompt_tokens, cached_tokens, generated_tokens;
+    uint32_t rounds; // of decoding; drafts_proposed of them had a draft
     uint32_t drafts_proposed, drafts_accepted;
     double ttft_ms, prefill_ms, decode_ms; // decode_ms: first token to last
     struct error error;

@@ -3,6 +3,7 @@
 #ifndef DUCKD_HOST_ENGINE_ENGINE_INTERNAL_H
 #define DUCKD_HOST_ENGINE_ENGINE_INTERNAL_H
 
+#include "host/engine/drafts.h"
 #include "host/engine/engine.h"
 #include "host/engine/lanes.h"
 #include "host/engine/mtp.h"
@@ -17,6 +18,8 @@ struct engine_settings {
     uint32_t lanes, prefill_chunk, step_timeout_ms;
     bool mtp;
     enum mtp_verify verify;
+    bool adapt;              // drop drafts that do not pay; false: always draft
+    uint64_t (*clock)(void); // times rounds; NULL: clock_ns()
     uint64_t prefix_cache_bytes, bytes_per_position;
 };
 
@@ -32,6 +35,8 @@ struct engine {
     struct generation **owner;     // (lanes) who uses the lane
     struct generation *first;      // live generations in the order they were started
     bool in_step;
+    struct drafts drafts;
+    uint32_t decoding;                     // generations that decode in this round
     void (*close_parts)(struct engine *e); // model, pool, flock and backend, if the engine opened them
 };
 
@@ -60,8 +65,10 @@ struct generation {
     enum round_part part;
     uint32_t jobs, rows;
     bool verifying, drafting; // the main job has a draft row; the MTP job makes a draft
+    bool catching_up;         // an MTP job that only brings the KV up
     int failure;              // of one of the jobs
 
+    struct draft_state drafts;
     bool have_draft;
     int32_t draft;
     struct lane_times times; // since tokens were delivered last

@@ -11,6 +11,10 @@
 #include "host/util/clock.h"
 #include "host/util/trace.h"
 
+/* Positions that the MTP layer may be behind: few enough that a later request which goes on with this text
+ * finds nearly all of it. */
+#define CATCH_UP_ROWS 64u
+
 static double ms(uint64_t ns)
 {
     return (double)ns * 1e-6;
@@ -29,6 +33,7 @@ static void fail(struct generation *g)
 
 void generation__release(struct generation *g)
 {
+    if (g->result.rounds > 0) drafts_end(&g->engine->drafts, &g->drafts);
     for (int i = 0; i < 2; i++)
         if (g->lane[i] != LANE_NONE) g->engine->owner[g->lane[i]] = NULL;
     struct prefix_cache *prefixes = g->engine->prefixes;
@@ -54,6 +59,7 @@ int generation__admit(struct generation *g)
         fail(g);
         return rc;
     }
+    drafts_begin(&e->drafts, &g->drafts);
     if (e->prefixes) g->result.cached_tokens = prefix_cache_reuse(e->prefixes, &g->sequence, e->set.mtp);
     g->stage = STAGE_PREFILL;
     g->prefill_ns = clock_ns();
@@ -81,7 +87,7 @@ void generation__begin_round(struct generation *g)
 {
     struct engine *e = g->engine;
     struct sequence *s = &g->sequence;
-    g->verifying = false;
+    g->verifying = g->drafting = g->catching_up = false;
     if (g->stage == STAGE_PREFILL) {
         uint32_t left = s->count - s->main_done;
         g->rows = left < e->set.prefill_chunk ? left : e->set.prefill_chunk;
@@ -98,12 +104,26 @@ void generation__begin_round(struct generation *g)
     }
 }
 
-/* Brings the MTP layer up to the main model. A draft is of use if a round can still give two tokens. */
+/* A draft is of use if a round can still give two tokens. */
+static bool wants_draft(struct generation *g)
+{
+    struct engine *e = g->engine;
+    if (g->stage != STAGE_DECODE || g->sequence.count + 2 > g->limit) return false;
+    return !e->set.adapt || drafts_wanted(&e->drafts, &g->drafts, e->decoding);
+}
+
+/* Brings the MTP layer up to the main model. While drafts are dropped it follows in batches, in which its
+ * weights are read once for many positions. */
 static void begin_mtp(struct generation *g)
 {
     struct sequence *s = &g->sequence;
-    g->drafting = g->stage == STAGE_DECODE && s->count + 2 <= g->limit;
-    if (g->stage == STAGE_DECODE && !g->drafting) return;
+    g->drafting = wants_draft(g);
+    if (g->stage == STAGE_DECODE && !g->drafting) {
+        uint32_t batch = g->engine->set.prefill_chunk;
+        if (batch > CATCH_UP_ROWS) batch = CATCH_UP_ROWS;
+        if (s->count + 2 > g->limit || sequence_mtp_rows(s) < batch) return;
+        g->catching_up = true;
+    }
     g->rows = sequence_mtp_rows(s);
     struct backend_job job = sequence_mtp_job(s, g->drafting ? g->rows - 1 : g->rows);
     start_one(g, &job, ROUND_MTP);
@@ -171,6 +191,7 @@ static int32_t take_row(struct generation *g, uint32_t lane, uint32_t row, bool 
     if (g->verifying && !accepted) {
         g->result.drafts_proposed++;
         g->result.drafts_accepted += id == g->draft;
+        drafts_judged(&g->drafts, id == g->draft);
     }
     keep(g, id, logits, lane, accepted);
     return id;
@@ -188,6 +209,7 @@ static void after_prefill(struct generation *g)
 
 static void after_decode(struct generation *g)
 {
+    g->result.rounds++;
     if (!g->verifying) {
         g->sequence.main_done++;
         take_row(g, g->lane[0], 0, false);

@@ -281,4 +281,5 @@ void lanes_run(struct lanes *l, lanes_done_fn *done, void *ctx)
         else
             end_idle(l);
     }
+    end_idle(l);
 }

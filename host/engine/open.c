@@ -100,6 +100,7 @@ static struct engine_settings settings(const struct engine_options *o, const str
                                 .step_timeout_ms =
                                     o->step_timeout_ms ? o->step_timeout_ms : ENGINE_DEFAULT_TIMEOUT_MS,
                                 .mtp = o->mtp && c->mtp_layers > 0,
+                                .adapt = !o->mtp_always,
                                 .verify = mtp_verify_policy(backend, local)};
     if (s.prefill_chunk < 2) s.prefill_chunk = 2; // a draft is verified as two rows of one job
     s.prefix_cache_bytes = o->prefix_cache_bytes;

@@ -58,9 +58,10 @@ struct expected {
 
 /* 24 tokens through 6 layers with drafts; rows: engine 0, lanes 1000 .., ducks 4000 .. */
 static const struct expected expected[] = {
-    {"prefill chunk", 1000, 1}, {"decode", 1000, 10},  {"mtp", 1000, 10},
-    {"backend", 1000, 60},      {"flock", 1000, 60},   {"sample", 0, 24},
-    {"compute", 4000, 60},      {"compute", 4001, 60}, {"compute", 4002, 60},
+    {"prefill chunk", 1000, 1}, {"decode", 1000, 10},        {"mtp", 1000, 10},
+    {"backend", 1000, 60},      {"flock", 1000, 60},         {"sample", 0, 24},
+    {"round of prefill", 0, 1}, {"round with drafts", 0, 8}, {"compute", 4000, 60},
+    {"compute", 4001, 60},      {"compute", 4002, 60},
 };
 
 static void check_events(const cJSON *list)
@@ -99,8 +100,8 @@ static void check_events(const cJSON *list)
 static void a_trace_has_every_row_and_nests(void **state)
 {
     (void)state;
-    struct outcome o =
-        run("$D generate -p 'What is a duck?' -n 24 --ignore-eos --flock local:3 --trace t.json -q");
+    struct outcome o = run("$D generate -p 'What is a duck?' -n 24 --ignore-eos --flock local:3 --drafts "
+                           "always --trace t.json -q");
     assert_int_equal(o.status, 0);
     size_t length;
     char *json = read_scratch("t.json", &length);
