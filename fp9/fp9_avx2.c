@@ -12,64 +12,76 @@ enum {
     BLOCK_FLOATS = FP9_BLOCK * FP9_LANES,
 };
 
-/* One panel of a dot: where it is read, its row of scales, where its 8 outputs go (token t at + t * stride).
- */
+/* One panel of a dot: where it is read, what is read after it, its row of scales, where its 8 outputs go
+ * (token t at + t * stride). */
 struct stream {
-    const uint8_t *panel;
+    const uint8_t *panel, *next;
     const float *scales;
     float *y;
 };
 
-static struct stream stream_of(const struct fp9_matrix *m, size_t p, float *y)
+/* Panel p of a dot that reads `side` panels of the matrix side by side. */
+static struct stream stream_of(const struct fp9_matrix *m, size_t p, size_t side, float *y)
 {
     size_t row = (m->first_output + 8 * p) / FP9_BLOCK - m->first_output / FP9_BLOCK;
-    return (struct stream){m->panels + p * m->panel_stride, m->scales + row * m->scale_stride, y};
+    const uint8_t *panel = m->panels + p * m->panel_stride;
+    return (struct stream){panel, panel + side * m->panel_stride, m->scales + row * m->scale_stride, y};
+}
+
+/* How far a stream's prefetch reaches from the group at `offset` on: from a panel's end into the next one. */
+static size_t ahead_of(const struct stream *s, size_t offset, size_t bytes)
+{
+    size_t ahead = bytes < AHEAD ? bytes : AHEAD;
+    return offset + ahead + FP9__GROUP_BYTES <= bytes ? ahead : ahead + (size_t)(s->next - s->panel) - bytes;
 }
 
 /* ---- up to FEW tokens: weights go from the registers they were made in straight into the products ---- */
 
-/* One tile of n panels; `signs` are S as its first word wants it, and afterwards as the next tile does. */
+/* One tile of n panels; `signs` are S as its first word wants it, and afterwards as the next tile does. Words
+ * are held and turned into the other view in place: inputs are the outer loop, so that neighbouring
+ * instructions belong to different chains and a broadcast serves all panels. */
 FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned n,
                           const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
 {
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
-        __m256 xk[4];
-        if (tokens == 1) FP9__UNROLL
-        for (unsigned k = 0; k < 4; k++) xk[k] = _mm256_broadcast_ss(x[0] + input + 4 * half + k);
+        __m256i word[STREAMS];
         FP9__UNROLL
-        for (unsigned i = 0; i < n; i++) {
-            __m256i word = fp9__load(at[i] + words + FP9__VECTOR * half);
-            __m256i mixed = _mm256_xor_si256(word, signs[i]);
-            signs[i] = _mm256_add_epi32(signs[i], signs[i]);
+        for (unsigned i = 0; i < n; i++) word[i] = fp9__load(at[i] + words + FP9__VECTOR * half);
+        FP9__UNROLL
+        for (unsigned k = 0; k < 4; k++) {
+            __m256 xk[FEW];
             FP9__UNROLL
-            for (unsigned k = 0; k < 4; k++) {
-                __m256 w = fp9__weight(word, mixed, k);
-                FP9__UNROLL
-                for (unsigned t = 0; t < tokens; t++) {
-                    __m256 xt = tokens == 1 ? xk[k] : _mm256_broadcast_ss(x[t] + input + 4 * half + k);
-                    acc[i][t] = _mm256_fmadd_ps(w, xt, acc[i][t]);
+            for (unsigned t = 0; t < tokens; t++) xk[t] = _mm256_broadcast_ss(x[t] + input + 4 * half + k);
+            FP9__UNROLL
+            for (unsigned i = 0; i < n; i++) {
+                if (k == 2) {
+                    word[i] = _mm256_xor_si256(word[i], signs[i]);
+                    signs[i] = _mm256_add_epi32(signs[i], signs[i]);
                 }
+                __m256 w = fp9__weight(word[i], word[i], k);
+                FP9__UNROLL
+                for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_fmadd_ps(w, xk[t], acc[i][t]);
             }
         }
     }
 }
 
 /* A strip, or what the last one has, of n panels. */
-FP9__INLINE void few_strip(const uint8_t *const at[], size_t tiles, unsigned n, const float *const x[],
-                           size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
+FP9__INLINE void few_strip(const uint8_t *const at[], size_t ahead, size_t tiles, unsigned n,
+                           const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
 {
     __m256i signs[STREAMS];
     FP9__UNROLL
     for (unsigned i = 0; i < n; i++) {
         signs[i] = fp9__load(at[i]);
-        _mm_prefetch((const char *)(at[i] + AHEAD + FP9__STRIP_BYTES - FP9__VECTOR), _MM_HINT_T0);
+        _mm_prefetch((const char *)(at[i] + ahead + FP9__STRIP_BYTES - FP9__VECTOR), _MM_HINT_T0);
     }
     for (size_t t = 0; t < tiles; t++) {
         size_t words = FP9__VECTOR + t * FP9__TILE_BYTES;
         FP9__UNROLL
         for (unsigned i = 0; i < n; i++)
-            _mm_prefetch((const char *)(at[i] + AHEAD + t * FP9__TILE_BYTES), _MM_HINT_T0);
+            _mm_prefetch((const char *)(at[i] + ahead + t * FP9__TILE_BYTES), _MM_HINT_T0);
         few_tile(at, words, signs, n, x, input + t * FP9_TILE_INPUTS, tokens, acc);
     }
 }
@@ -77,7 +89,7 @@ FP9__INLINE void few_strip(const uint8_t *const at[], size_t tiles, unsigned n, 
 FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const float *const x[],
                      unsigned tokens, size_t y_stride)
 {
-    size_t tiles = fp9__tiles(inputs);
+    size_t tiles = fp9__tiles(inputs), bytes = fp9_panel_bytes(inputs);
     const uint8_t *at[STREAMS];
     __m256 sum[STREAMS][FEW], acc[STREAMS][FEW];
     FP9__UNROLL
@@ -88,12 +100,13 @@ FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const f
     }
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t end = first + fp9__group_tiles(tiles, first);
+        size_t ahead = ahead_of(s, (size_t)(at[0] - s->panel), bytes);
         FP9__UNROLL
         for (unsigned i = 0; i < n; i++) FP9__UNROLL
         for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_setzero_ps();
         for (size_t t = first; t < end; t += FP9__STRIP_TILES) {
             size_t strip = end - t < FP9__STRIP_TILES ? end - t : FP9__STRIP_TILES;
-            few_strip(at, strip, n, x, t * FP9_TILE_INPUTS, tokens, acc);
+            few_strip(at, ahead, strip, n, x, t * FP9_TILE_INPUTS, tokens, acc);
             FP9__UNROLL
             for (unsigned i = 0; i < n; i++) at[i] += FP9__STRIP_BYTES;
         }
@@ -128,6 +141,8 @@ FEW_FUNCTION(3, 1)
 FEW_FUNCTION(4, 1)
 FEW_FUNCTION(1, 2)
 FEW_FUNCTION(2, 2)
+FEW_FUNCTION(3, 2)
+FEW_FUNCTION(4, 2)
 FEW_FUNCTION(1, 3)
 FEW_FUNCTION(2, 3)
 FEW_FUNCTION(1, 4)
@@ -138,15 +153,15 @@ typedef void few_fn(const struct stream *s, size_t inputs, const float *const *x
 static void few_tokens(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
                        size_t y_stride)
 {
-    static few_fn *const one[STREAMS] = {few_1_1, few_2_1, few_3_1, few_4_1};
-    static few_fn *const several[FEW - 1][2] = {{few_1_2, few_2_2}, {few_1_3, few_2_3}, {few_1_4, few_2_4}};
+    static few_fn *const size[FEW][STREAMS] = {{few_1_1, few_2_1, few_3_1, few_4_1},
+                                               {few_1_2, few_2_2, few_3_2, few_4_2},
+                                               {few_1_3, few_2_3},
+                                               {few_1_4, few_2_4}};
     const float *x[FEW];
     for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
-    if (rows->count == 1) {
-        one[n - 1](s, inputs, x, y_stride);
-        return;
-    }
-    for (size_t i = 0; i < n; i += 2) several[rows->count - 2][n - i > 1](s + i, inputs, x, y_stride);
+    size_t most = rows->count <= 2 ? STREAMS : 2; // 8 accumulators
+    for (size_t i = 0; i < n; i += most)
+        size[rows->count - 1][(n - i < most ? n - i : most) - 1](s + i, inputs, x, y_stride);
 }
 
 /* ---- several tokens: a block of a panel is decoded once into L1 and used for all of them ---- */
@@ -252,7 +267,7 @@ static void dot(const struct fp9_matrix *m, size_t first, size_t count, const st
     for (size_t p = 0; p < count; p += STREAMS) {
         struct stream s[STREAMS];
         size_t n = count - p < STREAMS ? count - p : STREAMS;
-        for (size_t i = 0; i < n; i++) s[i] = stream_of(m, first + p + i, y + 8 * (p + i));
+        for (size_t i = 0; i < n; i++) s[i] = stream_of(m, first + p + i, STREAMS, y + 8 * (p + i));
         run_streams(s, n, m->inputs, x, y_stride);
     }
 }
@@ -265,8 +280,8 @@ static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_
         struct stream s[STREAMS];
         size_t n = count - p < STREAMS / 2 ? count - p : STREAMS / 2;
         for (size_t i = 0; i < n; i++) {
-            s[2 * i] = stream_of(m0, first + p + i, y0 + 8 * (p + i));
-            s[2 * i + 1] = stream_of(m1, first + p + i, y1 + 8 * (p + i));
+            s[2 * i] = stream_of(m0, first + p + i, STREAMS / 2, y0 + 8 * (p + i));
+            s[2 * i + 1] = stream_of(m1, first + p + i, STREAMS / 2, y1 + 8 * (p + i));
         }
         run_streams(s, 2 * n, m0->inputs, x, y_stride);
     }

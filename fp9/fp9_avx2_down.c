@@ -14,6 +14,7 @@ enum {
     GROUP = 4,        // row panels of a product
     MOST_PANELS = 32, // row panels of a pass: an expert's are read in one go
     PAIRS = 3,        // x GROUP = 12 accumulators, which with 3 activations and a weight fill the registers
+    FEW = 2,          // pairs up to which decoding into L1 first costs more than it saves
     AHEAD = 1024,     // bytes of prefetch of one stream: half the dots' distance, since four streams run
 };
 
@@ -47,7 +48,7 @@ struct share {
     const uint8_t *panel; // of the group's first
     const uint8_t *ahead; // what is read about AHEAD bytes later
     const float *scales;  // of the group's row
-    size_t row, step;     // one pair: the group's row panels are row, row + step ...
+    size_t row, step;     // few pairs: the group's row panels are row, row + step ...
     size_t column;        // of slice 0 in its scale block
     size_t first, count, from, to;
     __m256 *sums; // of slice `first`, the pass's first token, the group's first panel
@@ -60,47 +61,81 @@ FP9__INLINE void prefetch(const uint8_t *panel, size_t s)
     _mm_prefetch((const char *)(fp9__words(panel, s) + FP9__VECTOR), _MM_HINT_T0);
 }
 
-/* One tile of each panel with one pair. `signs` as in the dots (fp9_avx2.c). */
-FP9__INLINE void one_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned panels,
-                          const float *hs, const float *const scales[], size_t block, __m256 *sums,
-                          size_t step)
+/* Four inputs of a tile of each panel with up to FEW pairs, into panels x pairs chains; `signs` as in the
+ * dots (fp9_avx2.c). Inputs are the outer loop, so that neighbouring instructions belong to different chains.
+ */
+FP9__INLINE void half_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned panels,
+                           const float *const hs[], unsigned pairs, __m256 blk[][GROUP])
 {
-    __m256 blk[GROUP];
+    __m256i word[GROUP];
     FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) blk[p] = _mm256_setzero_ps();
+    for (unsigned p = 0; p < panels; p++) word[p] = fp9__load(at[p] + words);
     FP9__UNROLL
-    for (unsigned half = 0; half < 2; half++) {
-        __m256 x[4];
+    for (unsigned k = 0; k < 4; k++) {
+        __m256 x[FEW];
         FP9__UNROLL
-        for (unsigned k = 0; k < 4; k++) x[k] = _mm256_broadcast_ss(hs + 4 * half + k);
+        for (unsigned q = 0; q < pairs; q++) x[q] = _mm256_broadcast_ss(hs[q] + k);
         FP9__UNROLL
         for (unsigned p = 0; p < panels; p++) {
-            __m256i word = fp9__load(at[p] + words + FP9__VECTOR * half);
-            __m256i mixed = _mm256_xor_si256(word, signs[p]);
-            signs[p] = _mm256_add_epi32(signs[p], signs[p]);
+            if (k == 2) {
+                word[p] = _mm256_xor_si256(word[p], signs[p]);
+                signs[p] = _mm256_add_epi32(signs[p], signs[p]);
+            }
+            __m256 w = fp9__weight(word[p], word[p], k);
             FP9__UNROLL
-            for (unsigned k = 0; k < 4; k++)
-                blk[p] = _mm256_fmadd_ps(fp9__weight(word, mixed, k), x[k], blk[p]);
+            for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_fmadd_ps(w, x[q], blk[q][p]);
         }
     }
-    FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++)
-        sums[p * step] = _mm256_fmadd_ps(_mm256_broadcast_ss(scales[p] + block), blk[p], sums[p * step]);
 }
 
-/* One pair: products straight from the registers the weights are made in. */
-FP9__INLINE void share_one(const struct share *h, unsigned panels)
+/* Where the group's panels are read, and what of a slice belongs to them. */
+struct group {
+    const uint8_t *at[GROUP]; // strip
+    const float *scales[GROUP];
+    __m256 *sums[FEW]; // of the slice at hand, one for each pair
+    size_t step;
+};
+
+/* A tile with all pairs. */
+FP9__INLINE void one_tile(const struct group *g, size_t words, __m256i signs[], unsigned panels,
+                          const float *hs, unsigned pairs, size_t block)
+{
+    __m256 blk[FEW][GROUP];
+    FP9__UNROLL
+    for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) blk[q][p] = _mm256_setzero_ps();
+    FP9__UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        const float *x[FEW] = {hs + 4 * half, hs + 8 + 4 * half};
+        half_tile(g->at, words + FP9__VECTOR * half, signs, panels, x, pairs, blk);
+    }
+    FP9__UNROLL
+    for (unsigned p = 0; p < panels; p++) {
+        __m256 scale = _mm256_broadcast_ss(g->scales[p] + block);
+        FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) {
+            __m256 *sum = g->sums[q] + p * g->step;
+            *sum = _mm256_fmadd_ps(scale, blk[q][p], *sum);
+        }
+    }
+}
+
+/* Few pairs: products straight from the registers the weights are made in. */
+FP9__INLINE void share_few(const struct share *h, unsigned panels, unsigned pairs)
 {
     const struct nest *n = h->nest;
     const size_t bytes = h->step * n->panel_bytes, width = n->width, hs_stride = n->d->hs_stride;
-    const float *hs = n->d->hs + h->first * hs_stride + 8 * h->from, *scales[GROUP];
-    const uint8_t *at[GROUP], *ahead = h->ahead + fp9__strip_offset(h->first);
-    __m256 *sums = h->sums + (n->d->token[h->from] - n->token) * n->panels;
+    const float *hs = n->d->hs + h->first * hs_stride + 8 * h->from;
+    const uint8_t *ahead = h->ahead + fp9__strip_offset(h->first);
     const size_t end = h->first + h->count, column = h->column;
+    struct group g = {.step = h->step};
+    FP9__UNROLL
+    for (unsigned q = 0; q < pairs; q++)
+        g.sums[q] = h->sums + (n->d->token[h->from + q] - n->token) * n->panels;
     FP9__UNROLL
     for (unsigned p = 0; p < panels; p++) {
-        at[p] = h->panel + p * bytes + fp9__strip_offset(h->first);
-        scales[p] = h->scales + 8 * (h->row + p * h->step) / FP9_BLOCK * n->d->scale_stride;
+        g.at[p] = h->panel + p * bytes + fp9__strip_offset(h->first);
+        g.scales[p] = h->scales + 8 * (h->row + p * h->step) / FP9_BLOCK * n->d->scale_stride;
     }
     for (size_t s = h->first; s < end;) {
         size_t t = s % FP9__STRIP_TILES;
@@ -109,7 +144,7 @@ FP9__INLINE void share_one(const struct share *h, unsigned panels)
         __m256i signs[GROUP];
         FP9__UNROLL
         for (unsigned p = 0; p < panels; p++) {
-            signs[p] = _mm256_sll_epi32(fp9__load(at[p]), shift);
+            signs[p] = _mm256_sll_epi32(fp9__load(g.at[p]), shift);
             _mm_prefetch((const char *)(ahead + p * bytes), _MM_HINT_T0);
         }
         for (; t < stop; t++, s++) {
@@ -117,12 +152,13 @@ FP9__INLINE void share_one(const struct share *h, unsigned panels)
             FP9__UNROLL
             for (unsigned p = 0; p < panels; p++)
                 _mm_prefetch((const char *)(ahead + p * bytes + words + FP9__VECTOR), _MM_HINT_T0);
-            one_tile(at, words, signs, panels, hs, scales, (column + 8 * s) / FP9_BLOCK, sums, h->step);
+            one_tile(&g, words, signs, panels, hs, pairs, (column + 8 * s) / FP9_BLOCK);
+            FP9__UNROLL
+            for (unsigned q = 0; q < pairs; q++) g.sums[q] += width;
             hs += hs_stride;
-            sums += width;
         }
         FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) at[p] += FP9__STRIP_BYTES;
+        for (unsigned p = 0; p < panels; p++) g.at[p] += FP9__STRIP_BYTES;
         ahead += FP9__STRIP_BYTES;
     }
 }
@@ -197,26 +233,29 @@ static void share_many(const struct share *h, unsigned panels)
     }
 }
 
-static __attribute__((noinline)) void share_one_1(const struct share *h)
-{
-    share_one(h, 1);
-}
+#define FEW_FUNCTION(P, Q)                                                                                   \
+    static __attribute__((noinline)) void share_##P##_##Q(const struct share *h)                             \
+    {                                                                                                        \
+        share_few(h, P, Q);                                                                                  \
+    }
+FEW_FUNCTION(1, 1)
+FEW_FUNCTION(1, 2)
+FEW_FUNCTION(4, 1)
+FEW_FUNCTION(4, 2)
 
-static __attribute__((noinline)) void share_one_4(const struct share *h)
-{
-    share_one(h, GROUP);
-}
+typedef void share_fn(const struct share *h);
 
 static const uint8_t *panel_of(const struct nest *n, const struct fp9_down_expert *e, size_t p)
 {
     return e->panels + (n->panel + p) * n->panel_bytes;
 }
 
-/* One pair: four streams of panels / GROUP neighbouring panels each, long enough for the memory's own
+/* Few pairs: four streams of panels / GROUP neighbouring panels each, long enough for the memory's own
  * prefetch to follow them; software reaches ahead to where that has not begun, the next expert's. */
-static void expert_one(const struct nest *n, struct share *h, const struct fp9_down_expert *e,
+static void expert_few(const struct nest *n, struct share *h, const struct fp9_down_expert *e,
                        const struct fp9_down_expert *next)
 {
+    static share_fn *const few[2][FEW] = {{share_1_1, share_1_2}, {share_4_1, share_4_2}};
     size_t step = n->panels / GROUP, distance = (AHEAD + n->panel_bytes - 1) / n->panel_bytes;
     for (size_t p = 0; p < n->panels; p++) {
         size_t wide = p < step, later = p + distance;
@@ -228,7 +267,7 @@ static void expert_one(const struct nest *n, struct share *h, const struct fp9_d
         h->sums = n->sums + p;
         h->row = n->panel + p;
         h->step = step;
-        (wide ? share_one_4 : share_one_1)(h);
+        few[wide][h->to - h->from - 1](h);
     }
 }
 
@@ -255,7 +294,7 @@ static void expert_slices(const struct nest *n, const struct fp9_down_expert *e,
     h.from = n->tokens == n->d->tokens ? e->pair : first_pair(n->d, e, n->token);
     h.to = n->tokens == n->d->tokens ? (size_t)e->pair + e->pairs : first_pair(n->d, e, n->token + n->tokens);
     if (h.from == h.to) return;
-    (h.to - h.from == 1 ? expert_one : expert_many)(n, &h, e, next);
+    (h.to - h.from <= FEW ? expert_few : expert_many)(n, &h, e, next);
 }
 
 /* Loops over cells: counts and pointers in registers, which the compiler cannot assume of a struct's. */
