@@ -31,12 +31,12 @@ enum {
 struct nic_driver {
     const char *name;
     uint16_t vendor;
-    uint16_t device[6]; // ends with 0
+    uint16_t device[16]; // ends with 0
     /* Resets the device and starts it. 0, or -1 and *why. One device per driver. */
     int (*open)(struct nic *out, const struct nic_device *d, const char **why);
 };
 
-extern const struct nic_driver virtio_net_driver, e1000e_driver;
+extern const struct nic_driver virtio_net_driver, e1000e_driver, rtl8125_driver;
 
 /* Order of memory between CPU and device. x86 keeps stores in order and loads in order; what is left is the
  * compiler, and a store before a load of the same ring. */
