@@ -15,49 +15,72 @@ int duck_shape_is_possible(const struct duck_shape *s)
         if (r->bank >= s->banks || r->count == 0) return 0;
         uint32_t slices = s->bank[r->bank].width / 8;
         if (r->first >= slices || r->count > slices - r->first) return 0;
-        if (before && (before->bank > r->bank ||
-                       (before->bank == r->bank && before->first + before->count >= r->first)))
+        if (before &&
+            (before->bank > r->bank || (before->bank == r->bank && before->first + before->count > r->first)))
             return 0;
     }
     return 1;
 }
 
-/* Sizes and, when the arena has memory, places everything. */
-static struct duck_core *lay_out(struct duck__arena *a, const struct duck_shape *s)
+/* Sizes of a run; its memory is placed by place_run(). */
+static struct duck__run size_run(const struct duck_shape *s, uint32_t run)
+{
+    struct duck__run r = {.bank = s->run[run].bank, .first = s->run[run].first, .count = s->run[run].count};
+    size_t hidden_blocks = (s->hidden + FP9_BLOCK - 1) / FP9_BLOCK;
+    r.gate_up_panel = fp9_panel_bytes(s->hidden);
+    r.down_panel = fp9_panel_bytes(8 * (size_t)r.count);
+    r.weight_bytes = 2 * (size_t)r.count * r.gate_up_panel + s->hidden / 8 * r.down_panel;
+    r.column_blocks = (8 * (size_t)r.count + FP9_BLOCK - 8 + FP9_BLOCK - 1) / FP9_BLOCK;
+    size_t scale_bytes = 3 * r.column_blocks * hidden_blocks * sizeof(float);
+    r.expert_bytes = r.weight_bytes + (scale_bytes + 63) / 64 * 64;
+    return r;
+}
+
+static void place_run(struct duck__arena *a, const struct duck_shape *s, struct duck__run *r)
+{
+    uint32_t experts = s->bank[r->bank].routed + s->bank[r->bank].always;
+    r->column = duck__take(a, experts * sizeof *r->column);
+    r->experts = duck__take(a, experts * r->expert_bytes);
+}
+
+/* The core but for its runs' weights. */
+static struct duck_core *lay_out_head(struct duck__arena *a, const struct duck_shape *s)
 {
     struct duck_core *d = duck__take(a, sizeof *d);
     struct duck_bank_shape *bank = duck__take(a, s->banks * sizeof *bank);
     struct duck__run *run = duck__take(a, s->runs * sizeof *run);
-    size_t hidden_blocks = (s->hidden + FP9_BLOCK - 1) / FP9_BLOCK;
-    for (uint32_t i = 0; i < s->runs; i++) {
-        struct duck__run r = {.bank = s->run[i].bank, .first = s->run[i].first, .count = s->run[i].count};
-        uint32_t experts = s->bank[r.bank].routed + s->bank[r.bank].always;
-        r.gate_up_panel = fp9_panel_bytes(s->hidden);
-        r.down_panel = fp9_panel_bytes(8 * (size_t)r.count);
-        r.weight_bytes = 2 * r.count * r.gate_up_panel + s->hidden / 8 * r.down_panel;
-        r.column_blocks = (8 * (size_t)r.count + FP9_BLOCK - 8 + FP9_BLOCK - 1) / FP9_BLOCK;
-        size_t scale_bytes = 3 * r.column_blocks * hidden_blocks * sizeof(float);
-        r.expert_bytes = r.weight_bytes + (scale_bytes + 63) / 64 * 64;
-        r.column = duck__take(a, experts * sizeof *r.column);
-        r.experts = duck__take(a, experts * r.expert_bytes);
-        if (run) run[i] = r;
-    }
     if (!d) return NULL;
     memcpy(bank, s->bank, s->banks * sizeof *bank);
+    for (uint32_t i = 0; i < s->runs; i++) run[i] = size_run(s, i);
     *d = (struct duck_core){.hidden = s->hidden,
                             .banks = s->banks,
                             .runs = s->runs,
-                            .hidden_blocks = hidden_blocks,
+                            .hidden_blocks = (s->hidden + FP9_BLOCK - 1) / FP9_BLOCK,
                             .bank = bank,
                             .run = run};
     return d;
 }
 
-size_t duck_core_bytes(const struct duck_shape *shape)
+size_t duck_core_head_bytes(const struct duck_shape *shape)
 {
     struct duck__arena a = {0};
-    lay_out(&a, shape);
+    lay_out_head(&a, shape);
     return a.used;
+}
+
+size_t duck_core_run_bytes(const struct duck_shape *shape, uint32_t run)
+{
+    struct duck__arena a = {0};
+    struct duck__run r = size_run(shape, run);
+    place_run(&a, shape, &r);
+    return a.used;
+}
+
+size_t duck_core_bytes(const struct duck_shape *shape)
+{
+    size_t bytes = duck_core_head_bytes(shape);
+    for (uint32_t i = 0; i < shape->runs; i++) bytes += duck_core_run_bytes(shape, i);
+    return bytes;
 }
 
 struct duck_core *duck_core_init(void *memory, size_t bytes, const struct duck_shape *shape,
@@ -74,9 +97,25 @@ struct duck_core *duck_core_init_zeroed(void *memory, size_t bytes, const struct
     if (!duck_shape_is_possible(shape) || bytes < duck_core_bytes(shape) || (uintptr_t)memory % 64)
         return NULL;
     struct duck__arena a = {.memory = memory};
-    struct duck_core *d = lay_out(&a, shape);
+    struct duck_core *d = lay_out_head(&a, shape);
+    for (uint32_t i = 0; i < shape->runs; i++) place_run(&a, shape, &d->run[i]);
     d->k = k;
     return d;
+}
+
+struct duck_core *duck_core_init_head(void *head, const struct duck_shape *shape, const struct fp9_kernels *k)
+{
+    struct duck__arena a = {.memory = head};
+    struct duck_core *d = lay_out_head(&a, shape);
+    d->k = k;
+    return d;
+}
+
+void duck_core_place_run(struct duck_core *d, uint32_t run, uint8_t *memory)
+{
+    struct duck_shape s = {.hidden = d->hidden, .banks = d->banks, .bank = d->bank};
+    struct duck__arena a = {.memory = memory};
+    place_run(&a, &s, &d->run[run]);
 }
 
 uint32_t duck_core_subtrees(const struct duck_core *d, uint32_t bank, struct duck_subtree *out, uint32_t max)

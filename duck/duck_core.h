@@ -28,7 +28,7 @@ struct duck_shape {
     uint32_t banks;
     const struct duck_bank_shape *bank; // (banks)
     uint32_t runs;
-    const struct duck_run *run; // (runs), ascending by (bank, first), not touching
+    const struct duck_run *run; // (runs), ascending by (bank, first), not overlapping
 };
 
 struct duck_core;
@@ -43,6 +43,15 @@ struct duck_core *duck_core_init(void *memory, size_t bytes, const struct duck_s
 /* The same in memory that is all zero already: the caller cleared it in pieces, in its own time. */
 struct duck_core *duck_core_init_zeroed(void *memory, size_t bytes, const struct duck_shape *shape,
                                         const struct fp9_kernels *k);
+/* The same with the weights of each run in a place of its own, so that a run may outlive a change of the
+ * shape beside it. `head` has duck_core_head_bytes(); every run is placed, in duck_core_run_bytes() of memory
+ * that is all zero or holds the very run already, before anything else is done with the core. All 64-byte
+ * aligned; the shape is possible. */
+size_t duck_core_head_bytes(const struct duck_shape *shape);
+size_t duck_core_run_bytes(const struct duck_shape *shape, uint32_t run);
+struct duck_core *duck_core_init_head(void *head, const struct duck_shape *shape,
+                                      const struct fp9_kernels *k);
+void duck_core_place_run(struct duck_core *d, uint32_t run, uint8_t *memory);
 /* 0 if a shape is impossible; counts and widths that a duck could not hold anyway are. */
 int duck_shape_is_possible(const struct duck_shape *shape);
 

@@ -34,7 +34,7 @@ static inline uint8_t *duck__panel(const struct duck__run *r, uint32_t expert, e
                                    size_t panel)
 {
     uint8_t *base = r->experts + expert * r->expert_bytes;
-    if (which == DUCK_DOWN) return base + 2 * r->count * r->gate_up_panel + panel * r->down_panel;
+    if (which == DUCK_DOWN) return base + 2 * (size_t)r->count * r->gate_up_panel + panel * r->down_panel;
     return base + (2 * panel + (which == DUCK_UP)) * r->gate_up_panel;
 }
 

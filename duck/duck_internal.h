@@ -11,7 +11,8 @@
 enum {
     OUT_FRAMES = 64,           // to send before the link is called
     IN_FRAMES = 32,            // of one recv()
-    PLAN_MAX = 256 << 10,      // bytes of a plan object
+    BLOCKS_MAX = 4096,         // runs of a plan
+    PLAN_MAX = 64 << 10,       // bytes of a plan object
     PROGRAM_MAX = 1 << 20,     // of a program
     STAGING_SLOTS_MAX = 16,    // enough to hide a round trip
     STAGING_BYTES = 256 << 20, // for more than two slots
@@ -45,6 +46,30 @@ struct receiver {
     uint64_t touched; // when the last new chunk came
 };
 
+/* ---- blocks: memory of runs, of the plan and of earlier ones (blocks.c) ---- */
+
+/* A run's piece of the arena: hashes of its units, then what duck_core_run_bytes() counts. */
+struct block {
+    uint64_t at, bytes; // where it is
+    uint64_t to;        // where it is to be; never behind `at`
+    struct duck_run run;
+    uint32_t hidden;
+    struct duck_bank_shape bank;
+    uint32_t index;   // of the run in the plan; BLOCK_OLD: of none
+    uint32_t plan_no; // of the last plan that had it
+    int fresh;        // has not been cleared yet
+};
+#define BLOCK_OLD UINT32_MAX
+
+struct blocks {
+    struct block *block; // (BLOCKS_MAX) ascending by place
+    uint32_t count, plan_no;
+    uint32_t cursor; // blocks before it are done, moves first (phase 0), then clearing (1)
+    int phase;
+    uint64_t done;                 // bytes of the block at the cursor
+    uint64_t clean_from, clean_to; // of the arena: not written since the start
+};
+
 /* ---- store ---- */
 
 enum store_state { STORE_EMPTY, STORE_CLEARING, STORE_READY };
@@ -64,9 +89,10 @@ struct store {
     struct duck_core *core;
     uint64_t *unit_hash; // (units); 0: not held
     uint32_t units, units_held;
-    uint64_t root_hash;                        // 0: not known
-    uint64_t core_at, core_bytes, weights_end; // offsets into the arena
-    uint64_t cleared, dirty; // [0, dirty) was used before; the core's part is cleared up to here
+    uint64_t root_hash; // 0: not known
+    struct blocks blocks;
+    uint64_t core_bytes; // of the plan's blocks
+    uint64_t top;        // of the arena: from here on head of the core and unit_hash
     // of the session
     struct receiver slot[STAGING_SLOTS_MAX];
     uint64_t *piece_hash; // of the unit being packed
@@ -191,17 +217,35 @@ void duck__receiver_report(const struct receiver *r, struct wire_put_ack *ack);
 void duck__store_start(struct duck *d, uint64_t *at);
 /* The plan has arrived: checks it and begins to make room. 0: `ack` says why not. */
 int duck__plan_arrived(struct duck *d, struct wire_put_ack *ack);
-/* Forgets plan and weights. */
+/* Forgets the plan. The weights stay: the next plan's runs that are the same keep them. */
 void duck__store_drop(struct duck *d);
-/* Places staging slots and step slots of the session beside the weights. Returns 0, or the bytes needed. */
+/* Places staging slots and step slots of the session behind the weights. Returns 0, or the bytes needed. May
+ * drop the plan: then weights are in the way and the next plan moves them. */
 uint64_t duck__lay_out_session(struct duck *d);
-/* Clears memory in pieces. 1: did something. */
+/* Moves and clears memory in pieces. 1: did something. */
 int duck__store_poll(struct duck *d);
 void duck__store_status(struct duck *d, struct wire_opened *out);
 uint64_t duck__root_hash(struct duck *d);
 /* The session's staging slots; with base NULL only counts. */
 void duck__staging_lay_out(struct duck *d, uint8_t *base, uint64_t *at);
 int duck__store_complete(const struct duck *d);
+
+/* blocks.c */
+uint64_t duck__block_bytes(const struct duck_shape *shape, uint32_t run);
+/* A block for each of the plan's runs below `limit`: what is there already stays; blocks of earlier plans
+ * give way, the oldest first. The plan's blocks together fit. */
+void duck__blocks_place(struct duck *d, uint64_t limit);
+/* Moves and clears one piece. 0: there is nothing left to do. */
+int duck__blocks_poll(struct duck *d);
+/* Blocks that were to be moved or cleared and are not; the others are where they say. */
+void duck__blocks_forget_unfinished(struct duck *d);
+/* Blocks of no plan that reach beyond `limit` go. 0: a block of the plan does. */
+int duck__blocks_cut(struct duck *d, uint64_t limit);
+/* Hashes of the plan's units: from their blocks to store.unit_hash, and back. */
+void duck__blocks_gather(struct duck *d);
+void duck__blocks_scatter(struct duck *d);
+/* Tells the core where its runs are. */
+void duck__blocks_tell_core(struct duck *d);
 
 /* put.c */
 void duck__put(struct duck *d, const struct wire_header *h, const uint8_t *payload, const struct peer *from);

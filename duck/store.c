@@ -1,12 +1,12 @@
-/* store.c: the memory for a plan's weights, and what of them is there.
+/* store.c: a plan, its weights, and what of them is there.
  *
- * The arena holds, from its beginning: hashes of the units, the duck core; behind them what belongs to the
- * session: staging slots and step slots. A new plan drops all weights. */
+ * The arena holds, from its beginning, blocks of weights (blocks.c); up to its end what is made anew for
+ * every plan: the head of the duck core and the hashes of the units; below that what belongs to the session:
+ * staging slots and step slots. A new plan drops nothing but its predecessor's order: runs that both have
+ * stay. */
 #include "duck/duck_internal.h"
 
 #include <string.h>
-
-enum { CLEAR_BYTES = 1 << 20 }; // between two looks at the NIC: some 100 us
 
 void duck__store_start(struct duck *d, uint64_t *at)
 {
@@ -16,6 +16,8 @@ void duck__store_start(struct duck *d, uint64_t *at)
     s->plan.bitmap = carve(base, at, PLAN_MAX / 128);
     s->program = (struct receiver){.room = PROGRAM_MAX, .data = carve(base, at, PROGRAM_MAX)};
     s->program.bitmap = carve(base, at, PROGRAM_MAX / 128);
+    s->blocks.block = carve(base, at, BLOCKS_MAX * sizeof *s->blocks.block);
+    s->blocks.clean_to = UINT64_MAX;
 }
 
 void duck__store_drop(struct duck *d)
@@ -25,6 +27,8 @@ void duck__store_drop(struct duck *d)
     duck__judge_reset(d);
     d->judge.slots = 0;
     s->slots = 0;
+    if (s->state == STORE_READY) duck__blocks_scatter(d);
+    if (s->state == STORE_CLEARING) duck__blocks_forget_unfinished(d);
     s->state = STORE_EMPTY;
     s->core = NULL;
     s->plan_hash = s->root_hash = 0;
@@ -37,8 +41,7 @@ static int parse_plan(struct store *s)
     struct wire_plan p;
     if (s->plan.total < sizeof p) return 0;
     memcpy(&p, s->plan.data, sizeof p);
-    if (p.banks == 0 || p.banks > 256 || p.runs > PLAN_MAX / sizeof(struct wire_run) || p.hidden > 65536)
-        return 0;
+    if (p.banks == 0 || p.banks > 256 || p.runs > BLOCKS_MAX || p.hidden > 65536) return 0;
     if (s->plan.total != sizeof p + p.banks * sizeof(struct wire_bank) + p.runs * sizeof(struct wire_run))
         return 0;
     const void *banks = s->plan.data + sizeof p,
@@ -52,6 +55,14 @@ static int parse_plan(struct store *s)
     return duck_shape_is_possible(&s->shape);
 }
 
+static uint64_t session_bytes(struct duck *d)
+{
+    uint64_t at = 0;
+    duck__staging_lay_out(d, NULL, &at);
+    duck__judge_lay_out(d, NULL, &at);
+    return at;
+}
+
 int duck__plan_arrived(struct duck *d, struct wire_put_ack *ack)
 {
     struct store *s = &d->store;
@@ -61,76 +72,93 @@ int duck__plan_arrived(struct duck *d, struct wire_put_ack *ack)
     if (ack->value != s->plan.hash) return 0;
     ack->reason = WIRE_PUT_BAD_PLAN;
     if (!parse_plan(s)) return 0;
-    uint64_t at = 0, units = wire_units(&s->shape);
-    carve(NULL, &at, units * sizeof *s->unit_hash);
-    s->core_at = at;
-    s->core_bytes = duck_core_bytes(&s->shape);
-    carve(NULL, &at, s->core_bytes);
+    uint64_t units = wire_units(&s->shape), head = 0, hashes = 0;
+    carve(NULL, &head, duck_core_head_bytes(&s->shape));
+    carve(NULL, &hashes, units * sizeof *s->unit_hash);
+    s->core_bytes = 0;
+    for (uint32_t i = 0; i < s->shape.runs; i++) s->core_bytes += duck__block_bytes(&s->shape, i);
     ack->reason = WIRE_PUT_NO_MEMORY;
-    ack->value = at;
+    ack->value = s->core_bytes + head + hashes;
     ack->available = d->arena_bytes;
-    if (units > UINT32_MAX || at > d->arena_bytes) return 0;
+    if (units > UINT32_MAX || ack->value > d->arena_bytes) return 0;
+    s->top = (d->arena_bytes - head - hashes) / 64 * 64;
+    struct blocks *t = &s->blocks;
+    while (t->count && t->block[t->count - 1].at + t->block[t->count - 1].bytes > s->top) t->count--;
+    s->core = duck_core_init_head(d->arena + s->top, &s->shape, d->kernels);
+    s->unit_hash = (uint64_t *)(void *)(d->arena + s->top + head);
+    uint64_t session = session_bytes(d);
+    ack->value += session;
+    if (ack->value > d->arena_bytes) return 0;
     ack->status = WIRE_PUT_RECEIVED;
     ack->reason = 0;
     ack->value = ack->available = 0;
-    s->weights_end = at;
+    duck__blocks_place(d, s->top - session);
     s->units = (uint32_t)units;
-    s->units_held = 0;
-    s->cleared = s->core_at;
     s->state = STORE_CLEARING;
     return 1;
 }
 
 uint64_t duck__lay_out_session(struct duck *d)
 {
-    uint64_t at = d->store.weights_end;
-    duck__staging_lay_out(d, NULL, &at);
-    duck__judge_lay_out(d, NULL, &at);
-    if (at > d->arena_bytes) return at;
-    at = d->store.weights_end;
+    struct store *s = &d->store;
+    uint64_t bytes = session_bytes(d);
+    if (s->core_bytes > s->top || bytes > s->top - s->core_bytes)
+        return s->core_bytes + bytes + d->arena_bytes - s->top;
+    uint64_t at = s->top - bytes;
+    if (!duck__blocks_cut(d, at)) {
+        duck__store_drop(d);
+        return 0;
+    }
+    if (at < s->blocks.clean_to) s->blocks.clean_to = at;
     duck__staging_lay_out(d, d->arena, &at);
     duck__judge_lay_out(d, d->arena, &at);
-    if (at > d->store.dirty) d->store.dirty = at;
     return 0;
 }
 
-/* All is clear: the duck core comes into being. */
+/* All is in its place for the session that there is now; another than the plan came with may need more room.
+ */
+static int session_fits(struct duck *d, struct wire_put_ack *ack)
+{
+    struct store *s = &d->store;
+    uint64_t bytes = session_bytes(d);
+    ack->value = s->core_bytes + bytes + d->arena_bytes - s->top;
+    ack->available = d->arena_bytes;
+    if (ack->value > d->arena_bytes) {
+        ack->status = WIRE_PUT_REFUSED;
+        ack->reason = WIRE_PUT_NO_MEMORY;
+        s->plan.state = RECEIVER_FREE;
+        duck__store_drop(d);
+        duck__tell(d, WIRE_PUT_ACK, 0, ack, sizeof *ack);
+        return 0;
+    }
+    ack->value = ack->available = 0;
+    if (duck__blocks_cut(d, s->top - bytes)) return 1;
+    duck__blocks_place(d, s->top - bytes);
+    return 0;
+}
+
+/* The duck core comes into being. */
 static void make_core(struct duck *d)
 {
     struct store *s = &d->store;
     struct wire_put_ack ack = {.kind = WIRE_PLAN, .status = WIRE_PUT_HELD, .hash = s->plan.hash};
-    s->unit_hash = (uint64_t *)(void *)d->arena;
-    memset(s->unit_hash, 0, s->units * sizeof *s->unit_hash);
-    s->core = duck_core_init_zeroed(d->arena + s->core_at, s->core_bytes, &s->shape, d->kernels);
-    if (s->weights_end > s->dirty) s->dirty = s->weights_end;
+    if (d->session.open && !session_fits(d, &ack)) return;
+    duck__blocks_tell_core(d);
+    duck__blocks_gather(d);
     s->state = STORE_READY;
     s->plan_hash = s->plan.hash;
     s->plan.state = RECEIVER_FREE;
     if (!d->session.open) return;
-    uint64_t needed = duck__lay_out_session(d);
-    if (needed) {
-        ack.status = WIRE_PUT_REFUSED;
-        ack.reason = WIRE_PUT_NO_MEMORY;
-        ack.value = needed;
-        ack.available = d->arena_bytes;
-        duck__store_drop(d);
-    }
+    duck__lay_out_session(d); // fits
     duck__tell(d, WIRE_PUT_ACK, 0, &ack, sizeof ack);
     duck__log(d, "plan: units", s->units);
+    duck__log(d, "of these held already:", s->units_held);
 }
 
 int duck__store_poll(struct duck *d)
 {
-    struct store *s = &d->store;
-    if (s->state != STORE_CLEARING) return 0;
-    uint64_t end = s->weights_end < s->dirty ? s->weights_end : s->dirty;
-    if (s->cleared < end) {
-        uint64_t bytes = end - s->cleared < CLEAR_BYTES ? end - s->cleared : CLEAR_BYTES;
-        memset(d->arena + s->cleared, 0, bytes);
-        s->cleared += bytes;
-    } else {
-        make_core(d);
-    }
+    if (d->store.state != STORE_CLEARING) return 0;
+    if (!duck__blocks_poll(d)) make_core(d);
     return 1;
 }
 

@@ -35,8 +35,10 @@ struct dealing {
     uint32_t *bound;                    // (ducks + 1)
     uint32_t *order;                    // (ducks) along the axis of slices
     uint32_t *owner;                    // of every slice of every bank
+    uint32_t *origin;                   // run of the old plan that a slice stays in; NEW_RUN: it moved
     size_t slices;
 };
+#define NEW_RUN UINT32_MAX
 
 uint64_t plan_run_bytes(uint32_t hidden, const struct duck_bank_shape *bank, uint32_t count)
 {
@@ -57,6 +59,7 @@ static void dealing_free(struct dealing *d)
     free(d->bound);
     free(d->order);
     free(d->owner);
+    free(d->origin);
 }
 
 static void count_slices(struct dealing *d, const struct plan *p)
@@ -91,7 +94,10 @@ static int dealing_init(struct dealing *d, const struct plan *p, const struct pl
     d->order = calloc(p->ducks, sizeof *d->order);
     if (d->at) count_slices(d, p);
     d->owner = calloc(d->slices + 1, sizeof *d->owner);
-    if (d->at && d->share && d->cap && d->fraction && d->used && d->bound && d->order && d->owner) return 0;
+    d->origin = calloc(d->slices + 1, sizeof *d->origin);
+    if (d->at && d->share && d->cap && d->fraction && d->used && d->bound && d->order && d->owner &&
+        d->origin)
+        return 0;
     dealing_free(d);
     return error_set(err, -ENOMEM, "no memory for a plan of %u ducks", p->ducks);
 }
@@ -152,16 +158,17 @@ static void deal(struct dealing *d, uint32_t slices, double phase, bool snap)
     d->bound[d->ducks] = slices;
 }
 
-/* Owners become runs. */
+/* Owners become runs. A run of the old plan that stays where it is stays a run of its own: its weights, as
+ * the duck holds them, are good for this run only. */
 static int make_runs(struct plan *p, const struct dealing *d, struct error *err)
 {
     uint32_t n = 0;
     for (uint32_t pass = 0; pass < 2; pass++) { // count, then write
         n = 0;
         for (uint32_t b = 0; b < d->banks; b++) {
-            const uint32_t *owner = d->owner + d->at[b].start;
+            const uint32_t *owner = d->owner + d->at[b].start, *origin = d->origin + d->at[b].start;
             for (uint32_t s = 0; s < d->at[b].slices; s++) {
-                bool begins = s == 0 || owner[s] != owner[s - 1];
+                bool begins = s == 0 || owner[s] != owner[s - 1] || origin[s] != origin[s - 1];
                 n += begins;
                 if (pass == 0) continue;
                 if (begins) p->run[n - 1] = (struct plan_run){.duck = owner[s], .bank = b, .first = s};
@@ -179,16 +186,16 @@ static int make_runs(struct plan *p, const struct dealing *d, struct error *err)
 /* Exact bytes of what a duck holds of a bank. */
 static uint64_t bytes_of_bank(const struct dealing *d, uint32_t bank, uint32_t duck)
 {
-    const uint32_t *owner = d->owner + d->at[bank].start;
+    const uint32_t *owner = d->owner + d->at[bank].start, *origin = d->origin + d->at[bank].start;
     uint64_t bytes = 0;
     uint32_t run = 0;
     for (uint32_t s = 0; s <= d->at[bank].slices; s++) {
-        if (s < d->at[bank].slices && owner[s] == duck) {
-            run++;
-        } else if (run > 0) {
+        bool mine = s < d->at[bank].slices && owner[s] == duck;
+        if (run > 0 && (!mine || origin[s] != origin[s - 1])) {
             bytes += plan_run_bytes(d->hidden, &d->bank[bank], run);
             run = 0;
         }
+        run += mine;
     }
     return bytes;
 }
@@ -413,7 +420,10 @@ static int place_lost(const struct plan *old, uint32_t lost, struct dealing *d, 
 {
     for (uint32_t i = 0; i < old->runs; i++) {
         const struct plan_run *r = &old->run[i];
-        for (uint32_t s = 0; s < r->count; s++) d->owner[d->at[r->bank].start + r->first + s] = r->duck;
+        for (uint32_t s = 0; s < r->count; s++) {
+            d->owner[d->at[r->bank].start + r->first + s] = r->duck;
+            d->origin[d->at[r->bank].start + r->first + s] = r->duck == lost ? NEW_RUN : i;
+        }
     }
     count_used(d);
     double lost_bytes = (double)d->used[lost];

@@ -31,7 +31,7 @@ struct plan {
 /* Banks of a model: dense layers one always-on expert, MoE layers routed + shared. */
 int plan_make(struct plan *out, const struct model_config *c, int with_mtp, const struct plan_duck *ducks,
               uint32_t duck_count, struct error *err);
-/* The same banks with duck `lost` gone: only its slices move. */
+/* The same banks with duck `lost` gone: only its slices move, as runs of their own. */
 int plan_without(struct plan *out, const struct plan *old, uint32_t lost, const struct plan_duck *ducks,
                  struct error *err);
 void plan_free(struct plan *p);

@@ -37,6 +37,7 @@ net_duckd flock "${generation[@]}" >"$work/net.txt"
 grep "duck 1 (.*127.0.0.12.*) has not answered for .* the others take over its slices" "$work/net.log" ||
     fail "the dead duck was not missed"
 grep "going on without it" "$work/net.log"
+grep "weights: [1-9][0-9]* units sent, [1-9][0-9]* were held" "$work/net.log" || fail "the others forgot what they held"
 cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks after a duck died"
 
 # Who is there, without a session: two answer, and say what they have done.

@@ -165,6 +165,7 @@ static void end_session(struct net_flock *f)
     f->lane = NULL;
     f->slots = f->banks = f->max_nodes = f->session = f->last_step = 0;
     f->queued_bytes = f->last_done_ns = 0;
+    f->units_sent = f->units_kept = 0;
     atomic_store(&f->published, 0);
 }
 
