@@ -5,8 +5,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "duck/wire.h"
 #include "host/flock/load.h"
+#include "host/flock/plan_file.h"
 #include "host/flock/spec.h"
 #include "host/flock/transport.h"
 #include "host/util/clock.h"
@@ -24,6 +27,7 @@ struct flock {
     uint32_t lanes, max_tokens;
     struct flock_spec spec;
     struct plan plan;
+    char plan_path[600]; // of the file that keeps it; empty: none
     struct transport *transport;
     bool opened;
     const struct model *model; // outlives the flock
@@ -32,6 +36,20 @@ struct flock {
     uint64_t submitted;
 };
 
+/* One file for every flock and kind of model, whatever `--mtp` is. */
+static void name_plan(struct flock *f)
+{
+    const struct model_config *c = &f->config;
+    const uint32_t shape[] = {c->hidden_size,    c->layers,       c->experts,
+                              c->shared_experts, c->expert_width, c->dense_width};
+    uint64_t hash = wire_object_hash((const uint8_t *)shape, sizeof shape);
+    for (uint32_t i = 0; i < f->spec.ducks; i++) {
+        const struct siphash_key key = {hash, i};
+        hash = siphash(&key, f->spec.duck[i].name, strlen(f->spec.duck[i].name));
+    }
+    snprintf(f->plan_path, sizeof f->plan_path, "%s-%016" PRIx64, f->spec.net->plans, hash);
+}
+
 static int make_plan(struct flock *f, bool mtp, struct error *err)
 {
     struct plan_duck *ducks = calloc(f->spec.ducks, sizeof *ducks);
@@ -39,7 +57,19 @@ static int make_plan(struct flock *f, bool mtp, struct error *err)
     for (uint32_t i = 0; i < f->spec.ducks; i++) ducks[i] = f->spec.duck[i].plan;
     int rc = plan_make(&f->plan, &f->config, mtp, ducks, f->spec.ducks, err);
     free(ducks);
+    if (rc == 0 && f->spec.net && *f->spec.net->plans) {
+        name_plan(f);
+        if (plan_file_stay(&f->plan, f->spec.duck, f->plan_path))
+            log_detail("plan: that of %s", f->plan_path);
+    }
     return rc;
+}
+
+static void keep_plan(const struct flock *f)
+{
+    struct error why;
+    if (*f->plan_path && plan_file_write(&f->plan, f->spec.duck, f->plan_path, &why))
+        log_notice("%s: the next plan may be another", why.text);
 }
 
 static int load(struct flock *f, struct error *err)
@@ -78,6 +108,7 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
     if (rc != 0) goto fail;
     rc = load(f, err);
     if (rc != 0) goto fail;
+    keep_plan(f);
     f->opened = true;
     *out = f;
     return 0;

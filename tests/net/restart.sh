@@ -33,6 +33,12 @@ grep "weights: 0 units sent, [1-9][0-9]* were held already" "$work/net.log" || f
 compare_text flock -p "hello there" -n 20 --temperature 0
 grep -q "weights: 0 units sent" "$work/net.log" || fail "after an orderly end: $(cat "$work/net.log")"
 
+# Other options deal the same slices to the same ducks.
+for mtp in 0 1; do
+    compare_text flock -p "hello there" -n 20 --temperature 0 --mtp $mtp
+    grep "weights: 0 units sent" "$work/net.log" || fail "with --mtp $mtp: $(cat "$work/net.log")"
+done
+
 # Without its manifest it cannot know, and sends everything.
 rm -r "$work/state"
 compare_text flock -p "hello there" -n 20 --temperature 0

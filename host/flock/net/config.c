@@ -289,8 +289,10 @@ static int read_state(struct net_config *c, const cJSON *root, const char *name,
     char dir[400];
     find_state(dir, sizeof dir);
     int rc = read_text(root, "state_dir", dir, sizeof dir, name, err);
-    if (!rc) snprintf(c->manifest, sizeof c->manifest, "%s/weights.manifest", dir);
-    return rc;
+    if (rc) return rc;
+    snprintf(c->manifest, sizeof c->manifest, "%s/weights.manifest", dir);
+    snprintf(c->plans, sizeof c->plans, "%s/plan", dir);
+    return 0;
 }
 
 static int read_times(struct net_config *c, const cJSON *root, const char *name, struct error *err)

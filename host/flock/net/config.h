@@ -49,6 +49,7 @@ struct net_config {
     uint32_t memory_mb;   // DPDK without huge pages
     char program[256];    // ELF for bare-metal ducks; empty: none
     char manifest[512];   // file that says what ducks hold; empty: none is kept
+    char plans[512];      // beginning of the files' names that keep plans (plan_file.h); empty: none
 };
 
 /* Reads everything but "transport" and the ducks' name, weight and memory_gb from the root object. `dpdk`:
