@@ -10,6 +10,7 @@ work=$(mktemp -d /tmp/duckd-qemu-XXXXXX)
 pids=()
 key=00112233445566778899aabbccddeeff
 base_port=$((20000 + $$ % 20000))
+launcher=() # what starts QEMU, if not this script itself
 
 cleanup() {
     local status=$?
@@ -43,7 +44,7 @@ command -v qemu-system-x86_64 >/dev/null || skip "needs QEMU: apt-get install qe
 machine() {
     local name=$1 cores=$2 memory=$3
     shift 3
-    qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp "$cores" -m "$memory" -nodefaults -display none \
+    "${launcher[@]}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp "$cores" -m "$memory" -nodefaults -display none \
         -no-reboot -bios "$ovmf" -serial "file:$work/$name.log" -monitor none "$@" </dev/null >"$work/$name.qemu.log" 2>&1 &
     pids+=($!)
 }
@@ -74,4 +75,15 @@ flock_file() {
 {"transport": "udp", "key_file": "$work/key", "find_ms": 20000, "dead_ms": 10000,
  "ports": [{"address": "127.0.0.1", "ducks": [$list]}]}
 END
+}
+
+# compute FLOCK OUT LOG: logits of $work/tokens by a flock.
+compute() {
+    timeout 90 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" -v 2>"$work/$3" ||
+        fail "duckd with flock $1: $(tail -n 3 "$work/$3")"
+}
+
+# expert_reads LOG: the sum of all ducks' in the log of compute.
+expert_reads() {
+    awk '/ steps, [0-9]+ expert reads/ { for (i = 2; i < NF; i++) if ($i == "steps,") n += $(i + 1) } END { print n + 0 }' "$1"
 }

@@ -10,26 +10,20 @@ wait_for duck-1 "DHCP: have an address" 60
 wait_for duck-2 "DHCP: have an address" 60
 grep -q "NIC: e1000e, 52:54:00:12:34:56, 1000 Mb/s" "$work/duck-2.log" || fail "duck-2 has no e1000e"
 
-# The sum of all ducks' expert reads in a -v log.
-expert_reads() {
-    awk '/ steps, [0-9]+ expert reads/ { for (i = 2; i < NF; i++) if ($i == "steps,") n += $(i + 1) } END { print n + 0 }' "$1"
-}
-run() { # FLOCK OUT LOG
-    timeout 90 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" -v 2>"$work/$3" ||
-        fail "duckd with flock $1: $(tail -n 3 "$work/$3")"
-}
 echo '[0,5,9,14,22,31]' >"$work/tokens"
-run local:2 local.f32 local.log
-run "$work/flock" net.f32 net.log
+compute local:2 local.f32 local.log
+compute "$work/flock" net.f32 net.log
 cmp "$work/local.f32" "$work/net.f32" || fail "logits differ from those of local ducks"
 local_reads=$(expert_reads "$work/local.log") net_reads=$(expert_reads "$work/net.log")
-[ "$net_reads" -gt 0 ] && [ "$net_reads" -eq "$local_reads" ] || fail "$net_reads expert reads, local ducks make $local_reads"
+if [ "$net_reads" -eq 0 ] || [ "$net_reads" -ne "$local_reads" ]; then
+    fail "$net_reads expert reads, local ducks make $local_reads"
+fi
 
 kill "${pids[0]}"
 wait "${pids[0]}" 2>/dev/null || true
 boot duck-1 1 virtio-net-pci 2 "key=$key"
 : >"$work/duck-1.log"
 wait_for duck-1 "DHCP: have an address" 60
-run "$work/flock" again.f32 again.log
+compute "$work/flock" again.f32 again.log
 cmp "$work/local.f32" "$work/again.f32" || fail "logits differ after a power cycle"
 echo "logits equal bit for bit; expert reads: $net_reads on bare metal, $local_reads with local ducks"
