@@ -44,7 +44,7 @@ static int add_message(struct chat *c, enum chat_role role, const char *text, si
     if (!copy) return -ENOMEM;
     if (length) memcpy(copy, text, length);
     copy[length] = 0;
-    c->messages[c->count++] = (struct chat_message){role, copy, length};
+    c->messages[c->count++] = (struct chat_message){.role = role, .content = copy, .length = length};
     return 0;
 }
 
@@ -145,7 +145,8 @@ static int turn(struct chat *c, const char *line, struct error *err)
     size_t before = c->count;
     uint64_t start = clock_ns();
     if (add_message(c, CHAT_USER, line, strlen(line))) return error_set(err, -ENOMEM, "out of memory");
-    int rc = chat_encode(&s->chat, s->tokenizer, c->messages, c->count, c->think, &prompt, err);
+    const struct chat_request chat = {.messages = c->messages, .count = c->count, .thinking = c->think};
+    int rc = chat_encode(&s->chat, s->tokenizer, &chat, &prompt, err);
     double spent_ms = (double)(clock_ns() - start) / 1e6;
     if (!rc && prompt.count >= s->config.max_positions) {
         rc = error_set(

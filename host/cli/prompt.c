@@ -15,9 +15,13 @@ int prompt_encode(const struct session *s, const struct prompt_form *form, const
         return error_set(err, -EINVAL, "%s has no <think> token: it cannot think first", s->dir);
     }
     struct chat_message messages[2] = {
-        {CHAT_SYSTEM, form->system ? form->system : "", form->system ? strlen(form->system) : 0},
-        {CHAT_USER, text, length},
+        {.role = CHAT_SYSTEM,
+         .content = form->system ? form->system : "",
+         .length = form->system ? strlen(form->system) : 0},
+        {.role = CHAT_USER, .content = text, .length = length},
     };
     size_t skip = form->system ? 0 : 1;
-    return chat_encode(&s->chat, s->tokenizer, messages + skip, 2 - skip, form->think, out, err);
+    const struct chat_request chat = {
+        .messages = messages + skip, .count = 2 - skip, .thinking = form->think};
+    return chat_encode(&s->chat, s->tokenizer, &chat, out, err);
 }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "host/cli/input.h"
+#include "host/model/json.h"
 #include "host/util/clock.h"
 #include "host/util/log.h"
 
@@ -45,6 +46,22 @@ static int read_sampling(struct session *s, struct error *err)
     return 0;
 }
 
+/* Checkpoints that call tools in different ways share one architecture; their chat templates tell them apart.
+ */
+static int read_tool_format(struct session *s, struct error *err)
+{
+    char path[4200];
+    cJSON *root = NULL;
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", s->dir);
+    int rc = json_read(&root, path, 16u << 20, err);
+    if (rc && rc != -ENOENT) return rc;
+    const cJSON *chat_template = root ? json_get(root, "chat_template") : NULL;
+    bool text = chat_template && cJSON_IsString(chat_template);
+    s->chat.tools = chat_tool_format_of(text ? chat_template->valuestring : NULL);
+    cJSON_Delete(root);
+    return 0;
+}
+
 static int open_tokenizer(struct session *s, enum session_text text, struct error *err)
 {
     char path[4200];
@@ -64,7 +81,8 @@ static int open_tokenizer(struct session *s, enum session_text text, struct erro
     s->think = tokenizer_added(s->tokenizer, "<think>");
     s->end_think = tokenizer_added(s->tokenizer, "</think>");
     if (text != SESSION_CHAT) return 0;
-    return chat_encoding_init(&s->chat, s->tokenizer, s->config.bos_id, s->config.eos_id[0], err);
+    rc = chat_encoding_init(&s->chat, s->tokenizer, s->config.bos_id, s->config.eos_id[0], err);
+    return rc ? rc : read_tool_format(s, err);
 }
 
 int session_prepare(struct session *s, const struct options *o, enum session_text text, struct error *err)

@@ -116,6 +116,43 @@ static void put_member(struct buffer *b, const char *key, const struct buffer *t
     *first = false;
 }
 
+/* ---- calls of tools ---- */
+
+static void put_call_id(struct buffer *b, const struct exchange *x, uint32_t index)
+{
+    const char *unique = strchr(x->id, '-');
+    buffer_printf(b, "\"id\":\"call_%s-%u\",\"type\":\"function\",", unique ? unique + 1 : x->id, index);
+}
+
+static void put_function(struct buffer *b, const struct call_piece *piece)
+{
+    buffer_text(b, "\"function\":{");
+    if (piece->name) {
+        buffer_text(b, "\"name\":");
+        buffer_json_string(b, piece->name, strlen(piece->name));
+        buffer_text(b, ",");
+    }
+    buffer_text(b, "\"arguments\":");
+    buffer_json_string(b, piece->arguments.data ? piece->arguments.data : "", piece->arguments.length);
+    buffer_text(b, "}}");
+}
+
+/* In a stream a call's pieces say which one they belong to; its id and name come once. */
+static void put_calls(struct buffer *b, const struct exchange *x, const struct job_output *out, bool *first)
+{
+    if (!out->call_count) return;
+    buffer_text(b, *first ? "\"tool_calls\":[" : ",\"tool_calls\":[");
+    for (size_t i = 0; i < out->call_count; i++) {
+        const struct call_piece *piece = &out->call[i];
+        buffer_text(b, i ? ",{" : "{");
+        if (x->stream) buffer_printf(b, "\"index\":%u,", piece->index);
+        if (piece->name) put_call_id(b, x, piece->index);
+        put_function(b, piece);
+    }
+    buffer_text(b, "]");
+    *first = false;
+}
+
 /* ---- a stream ---- */
 
 static void end_event(struct buffer *b)
@@ -137,6 +174,7 @@ void completion_delta(struct buffer *b, struct exchange *x, const char *role, co
         }
         if (out) put_member(b, "reasoning_content", &out->reasoning, &first);
         if (out) put_member(b, "content", &out->content, &first);
+        if (out) put_calls(b, x, out, &first);
         buffer_text(b, "}");
     } else {
         buffer_text(b, "\"choices\":[{\"index\":0,\"text\":");
@@ -189,8 +227,12 @@ void completion_whole(struct buffer *b, struct exchange *x, const struct job_out
     if (x->chat) {
         bool first = false;
         buffer_text(b, "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
-        buffer_json_string(b, w->content.data ? w->content.data : "", w->content.length);
+        if (w->call_count && !w->content.length)
+            buffer_text(b, "null");
+        else
+            buffer_json_string(b, w->content.data ? w->content.data : "", w->content.length);
         put_member(b, "reasoning_content", &w->reasoning, &first);
+        put_calls(b, x, w, &first);
         buffer_text(b, ",\"refusal\":null}");
     } else {
         buffer_text(b, "\"choices\":[{\"index\":0,\"text\":");

@@ -10,8 +10,8 @@
 #include <llhttp.h>
 #include <uv.h>
 
-#include "host/http/buffer.h"
 #include "host/http/server.h"
+#include "host/text/buffer.h"
 
 struct request {
     llhttp_method_t method;

@@ -162,7 +162,7 @@ static void send_problem(struct exchange *x, const struct api_problem *p)
 static void send_pieces(struct exchange *x, const struct job_output *out)
 {
     struct buffer b = {0};
-    if (!out->content.length && !out->reasoning.length && !out->logprob_count) return;
+    if (!out->content.length && !out->reasoning.length && !out->logprob_count && !out->call_count) return;
     completion_delta(&b, x, NULL, out, NULL);
     write_events(x, &b);
 }
@@ -170,7 +170,9 @@ static void send_pieces(struct exchange *x, const struct job_output *out)
 static void send_end(struct exchange *x, const struct job_output *last)
 {
     struct connection *c = x->connection;
-    const char *reason = last->result.reason == FINISH_LENGTH ? "length" : "stop";
+    const char *reason = last->result.reason == FINISH_LENGTH ? "length"
+                         : last->calls                        ? "tool_calls"
+                                                              : "stop";
     struct buffer b = {0};
     c->prompt_tokens = last->result.prompt_tokens;
     c->completion_tokens = last->result.generated_tokens;
@@ -214,8 +216,10 @@ void exchange_output(struct exchange *x, struct job_output *out)
         if (out->content.failed || out->reasoning.failed) x->whole.content.failed = true;
         send_pieces(x, out);
     }
-    struct job_output last = {
-        .finished = out->finished, .result = out->result, .reasoning_tokens = out->reasoning_tokens};
+    struct job_output last = {.finished = out->finished,
+                              .result = out->result,
+                              .reasoning_tokens = out->reasoning_tokens,
+                              .calls = out->calls};
     out->finished = false;
     if (x->connection && !x->stream)
         job_output_add(&x->whole, out);

@@ -10,6 +10,11 @@ void job_output_free(struct job_output *o)
     buffer_free(&o->reasoning);
     buffer_free(&o->content);
     free(o->logprob);
+    for (size_t i = 0; i < o->call_count; i++) {
+        free(o->call[i].name);
+        buffer_free(&o->call[i].arguments);
+    }
+    free(o->call);
     *o = (struct job_output){0};
 }
 
@@ -19,6 +24,7 @@ void job_free(struct job *j)
     ids_free(&j->prompt);
     free(j->bias);
     stop_strings_close(j->stop);
+    tool_parser_close(j->tools);
     job_output_free(&j->out);
     free(j);
 }
@@ -76,6 +82,81 @@ static void add_logprob(const struct job *j, const struct job_text *t, const str
     if (want) collect_top(l, want, g->logits, t->vocab, shift);
 }
 
+/* ---- calls ---- */
+
+static struct call_piece *new_piece(struct job_output *out)
+{
+    if (out->call_count == out->call_capacity) {
+        size_t capacity = 2 * out->call_capacity + 4;
+        struct call_piece *grown = realloc(out->call, capacity * sizeof *grown);
+        if (!grown) {
+            fail(out);
+            return NULL;
+        }
+        out->call = grown;
+        out->call_capacity = capacity;
+    }
+    struct call_piece *piece = &out->call[out->call_count++];
+    *piece = (struct call_piece){0};
+    return piece;
+}
+
+static void tell_content(void *ctx, const char *text, size_t length)
+{
+    const struct job *j = ctx;
+    buffer_append(&j->telling->content, text, length);
+}
+
+static void tell_call(void *ctx, uint32_t index, const char *name, size_t length)
+{
+    const struct job *j = ctx;
+    struct call_piece *piece = new_piece(j->telling);
+    if (!piece) return;
+    piece->index = index;
+    piece->name = strndup(name, length);
+    if (!piece->name) fail(j->telling);
+}
+
+/* Arguments go where the call's last piece is, if nobody has taken it yet. */
+static struct call_piece *piece_of(struct job_output *out, uint32_t index)
+{
+    if (out->call_count && out->call[out->call_count - 1].index == index)
+        return &out->call[out->call_count - 1];
+    struct call_piece *piece = new_piece(out);
+    if (piece) piece->index = index;
+    return piece;
+}
+
+static void tell_arguments(void *ctx, uint32_t index, const char *json, size_t length)
+{
+    const struct job *j = ctx;
+    struct call_piece *piece = piece_of(j->telling, index);
+    if (!piece) return;
+    buffer_append(&piece->arguments, json, length);
+    if (buffer_failed(&piece->arguments)) fail(j->telling);
+}
+
+struct tool_sink job_tool_sink(struct job *j)
+{
+    return (struct tool_sink){
+        .content = tell_content, .call = tell_call, .arguments = tell_arguments, .ctx = j};
+}
+
+/* ---- text ---- */
+
+/* Text of the answer, behind the stop strings. True: the last call wanted is complete. */
+static bool answer(struct job *j, const char *text, size_t length, struct job_output *out)
+{
+    if (!j->tools) {
+        buffer_append(&out->content, text, length);
+        return false;
+    }
+    j->telling = out;
+    int full = tool_parser_feed(j->tools, text, length);
+    if (full < 0) fail(out);
+    return full == 1;
+}
+
 /* Text that may be shown. Stop strings watch the answer, not the thoughts. */
 static bool feed(struct job *j, const char *piece, size_t length, struct job_output *out)
 {
@@ -89,34 +170,39 @@ static bool feed(struct job *j, const char *piece, size_t length, struct job_out
         fail(out);
         return false;
     }
-    buffer_append(&out->content, text.text, text.length);
-    return hit == 1;
+    bool full = answer(j, text.text, text.length, out);
+    return hit == 1 || full;
 }
 
 bool job_token(struct job *j, const struct job_text *t, const struct generated *g, struct job_output *out)
 {
+    const struct chat_encoding *c = t->chat;
     if (j->in_reasoning) j->reasoning_tokens++;
     if (g->stop) return false;
-    bool mark = g->id >= 0 && (g->id == t->think || g->id == t->end_think);
+    bool mark = g->id >= 0 && (g->id == c->think || g->id == c->end_think);
     if (mark) { // ends a character that was cut, and begins or ends the thoughts
         size_t length = detokenizer_finish(&j->detokenizer, t->piece), mark_length = 0;
         bool added;
         const char *text = j->plain ? tokenizer_token(t->tokenizer, g->id, &mark_length, &added) : NULL;
         if (text) memcpy(t->piece + length, text, mark_length);
         bool hit = feed(j, t->piece, length + mark_length, out);
-        j->in_reasoning = !j->plain && g->id == t->think;
+        j->in_reasoning = !j->plain && g->id == c->think;
         return hit;
     }
     if (j->logprobs && !j->in_reasoning) add_logprob(j, t, g, out);
+    j->detokenizer.keep_added = j->tools && chat_is_mark(c, g->id);
     return feed(j, t->piece, detokenizer_push(&j->detokenizer, t->tokenizer, g->id, t->piece), out);
 }
 
 void job_flush(struct job *j, const struct job_text *t, struct job_output *out)
 {
-    bool hit = feed(j, t->piece, detokenizer_finish(&j->detokenizer, t->piece), out);
-    if (hit) return;
-    struct stop_text rest = stop_strings_finish(j->stop);
-    buffer_append(&out->content, rest.text, rest.length);
+    if (!feed(j, t->piece, detokenizer_finish(&j->detokenizer, t->piece), out)) {
+        struct stop_text rest = stop_strings_finish(j->stop);
+        answer(j, rest.text, rest.length, out);
+    }
+    if (!j->tools) return;
+    j->telling = out;
+    tool_parser_finish(j->tools);
 }
 
 static void move_buffer(struct buffer *to, struct buffer *from)
@@ -132,6 +218,19 @@ static void move_buffer(struct buffer *to, struct buffer *from)
     buffer_free(from);
 }
 
+static void add_piece(struct job_output *to, struct call_piece *from)
+{
+    struct call_piece *piece = from->name ? new_piece(to) : piece_of(to, from->index);
+    if (!piece) {
+        free(from->name);
+        buffer_free(&from->arguments);
+        return;
+    }
+    piece->index = from->index;
+    if (from->name) piece->name = from->name;
+    move_buffer(&piece->arguments, &from->arguments);
+}
+
 void job_output_add(struct job_output *to, struct job_output *from)
 {
     move_buffer(&to->reasoning, &from->reasoning);
@@ -141,6 +240,8 @@ void job_output_add(struct job_output *to, struct job_output *from)
         if (l) *l = from->logprob[i];
     }
     free(from->logprob);
+    for (size_t i = 0; i < from->call_count; i++) add_piece(to, &from->call[i]);
+    free(from->call);
     if (from->prefill_total) {
         to->prefill_done = from->prefill_done;
         to->prefill_total = from->prefill_total;
@@ -149,6 +250,7 @@ void job_output_add(struct job_output *to, struct job_output *from)
         to->finished = true;
         to->result = from->result;
         to->reasoning_tokens = from->reasoning_tokens;
+        to->calls = from->calls;
     }
     *from = (struct job_output){0};
 }

@@ -11,8 +11,9 @@
 
 #include "host/engine/engine.h"
 #include "host/engine/stop_strings.h"
-#include "host/http/buffer.h"
+#include "host/text/buffer.h"
 #include "host/text/tokenizer.h"
+#include "host/text/tool_parser.h"
 
 #define JOB_MAX_TOP_LOGPROBS 20u
 
@@ -24,14 +25,22 @@ struct token_logprob {
     float top[JOB_MAX_TOP_LOGPROBS];
 };
 
+struct call_piece {
+    uint32_t index;
+    char *name; // NULL: more arguments of a call that was begun
+    struct buffer arguments;
+};
+
 struct job_output {
     struct buffer reasoning, content; // whole UTF-8 characters; reasoning comes before content
     struct token_logprob *logprob;    // (logprob_count)
     size_t logprob_count, logprob_capacity;
+    struct call_piece *call; // (call_count) in order
+    size_t call_count, call_capacity;
     uint32_t prefill_done, prefill_total;
     bool finished; // the last output; result is set
     struct generation_result result;
-    uint32_t reasoning_tokens;
+    uint32_t reasoning_tokens, calls; // calls: that are complete
 };
 void job_output_free(struct job_output *o);
 
@@ -42,6 +51,7 @@ struct job {
     struct sampling sampling;
     struct logit_bias *bias;
     struct stop_strings *stop;
+    struct tool_parser *tools; // NULL: what looks like a call is text
     bool logprobs;
     uint32_t top_logprobs;
     bool thinking; // the prompt ends inside <think>
@@ -52,6 +62,7 @@ struct job {
     struct generation *generation;
     struct job *next;
     struct worker *worker;
+    struct job_output *telling; // where the parser of calls puts what it finds
     struct detokenizer detokenizer;
     bool in_reasoning;
     uint32_t reasoning_tokens;
@@ -68,14 +79,17 @@ void job_free(struct job *j); // not while the worker has it
 
 struct job_text {
     const struct tokenizer *tokenizer;
-    int32_t think, end_think; // -1: none
-    char *piece;              // tokenizer_max_text() + 32 bytes
+    const struct chat_encoding *chat;
+    char *piece; // tokenizer_max_text() + 32 bytes
     uint32_t vocab;
 };
-/* Text, thoughts and log-probabilities of a token go to *out. True: a stop string was completed. */
+/* Text, thoughts and log-probabilities of a token go to *out. True: the answer is complete (a stop
+ * string, the last call wanted). */
 bool job_token(struct job *j, const struct job_text *t, const struct generated *g, struct job_output *out);
 /* What detokenizer and stop strings still hold, once the model has ended by itself. */
 void job_flush(struct job *j, const struct job_text *t, struct job_output *out);
+/* The sink for j->tools; its ctx is the job. */
+struct tool_sink job_tool_sink(struct job *j);
 /* Moves what is new behind what is there. */
 void job_output_add(struct job_output *to, struct job_output *from);
 

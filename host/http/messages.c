@@ -5,6 +5,18 @@
 
 #include "host/http/request_body.h"
 
+/* What the messages of a request point into. */
+struct reading {
+    struct chat_message *message; // (count)
+    struct reading_message {
+        struct buffer joined; // text of an array of parts
+        struct chat_call *call;
+        const cJSON *calls; // of an answer
+        size_t order;       // of a tool's result: the call it answers
+    } * more;               // (count)
+    size_t count;
+};
+
 const char *body_content(const cJSON *content, struct buffer *joined, bool *bad)
 {
     const cJSON *part;
@@ -34,7 +46,8 @@ static int find_role(const cJSON *message, enum chat_role *out)
     } roles[] = {{"system", CHAT_SYSTEM},
                  {"developer", CHAT_SYSTEM},
                  {"user", CHAT_USER},
-                 {"assistant", CHAT_ASSISTANT}};
+                 {"assistant", CHAT_ASSISTANT},
+                 {"tool", CHAT_TOOL}};
     const cJSON *role = cJSON_GetObjectItemCaseSensitive(message, "role");
     for (size_t i = 0; cJSON_IsString(role) && i < sizeof roles / sizeof roles[0]; i++) {
         if (strcmp(role->valuestring, roles[i].name) != 0) continue;
@@ -44,18 +57,99 @@ static int find_role(const cJSON *message, enum chat_role *out)
     return -EINVAL;
 }
 
-static int read_message(const cJSON *message, size_t index, struct chat_message *out, struct buffer *joined,
-                        struct api_problem *p)
+/* ---- answers with calls, and what tools said ---- */
+
+static const cJSON *call_function(const cJSON *call, const char *member)
 {
+    const cJSON *f = cJSON_GetObjectItemCaseSensitive(call, "function");
+    return cJSON_GetObjectItemCaseSensitive(f, member);
+}
+
+static int read_calls(const cJSON *message, const char *param, struct chat_message *out,
+                      struct reading_message *more, struct api_problem *p)
+{
+    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(message, "tool_calls"), *call;
+    if (!calls || cJSON_IsNull(calls)) return 0;
+    int size = cJSON_IsArray(calls) ? cJSON_GetArraySize(calls) : -1;
+    if (size < 0)
+        return api_problem_set(p, 400, "invalid_value", param, "tool_calls of %s must be an array", param);
+    if (size == 0) return 0;
+    more->calls = calls;
+    more->call = calloc((size_t)size, sizeof *more->call);
+    if (!more->call) return api_problem_set(p, 500, NULL, NULL, "out of memory");
+    cJSON_ArrayForEach(call, calls)
+    {
+        const cJSON *name = call_function(call, "name"), *arguments = call_function(call, "arguments");
+        cJSON *parsed = cJSON_IsString(arguments) && arguments->valuestring[0]
+                            ? cJSON_Parse(arguments->valuestring)
+                            : NULL;
+        bool object = cJSON_IsObject(parsed) || (cJSON_IsString(arguments) && !arguments->valuestring[0]);
+        cJSON_Delete(parsed);
+        if (!cJSON_IsString(name) || !name->valuestring[0] || !object)
+            return api_problem_set(p, 400, "invalid_value", param,
+                                   "call %zu of %s needs function.name and function.arguments, the text of "
+                                   "a JSON object",
+                                   out->call_count, param);
+        more->call[out->call_count++] = (struct chat_call){name->valuestring, arguments->valuestring};
+    }
+    out->call = more->call;
+    return 0;
+}
+
+/* A result goes where the call is that it names: the encodings know calls by their order alone. */
+static int place_result(struct reading *r, const cJSON *message, const char *param, struct api_problem *p)
+{
+    const cJSON *id = cJSON_GetObjectItemCaseSensitive(message, "tool_call_id"), *call;
+    size_t at = r->count, first = at, place = 0;
+    while (first > 0 && r->message[first - 1].role == CHAT_TOOL) first--;
+    const struct chat_message *answer = first > 0 ? &r->message[first - 1] : NULL;
+    if (!answer || at - first >= answer->call_count)
+        return api_problem_set(p, 400, "invalid_value", param,
+                               "%s is a tool's result number %zu, but the answer before it calls %zu", param,
+                               at - first + 1, answer ? answer->call_count : 0);
+    r->more[at].order = at - first;
+    cJSON_ArrayForEach(call, r->more[first - 1].calls)
+    {
+        const cJSON *known = cJSON_GetObjectItemCaseSensitive(call, "id");
+        if (cJSON_IsString(id) && cJSON_IsString(known) && !strcmp(id->valuestring, known->valuestring))
+            r->more[at].order = place;
+        place++;
+    }
+    for (; at > first && r->more[at - 1].order > r->more[at].order; at--) {
+        struct chat_message m = r->message[at];
+        struct reading_message more = r->more[at];
+        r->message[at] = r->message[at - 1];
+        r->more[at] = r->more[at - 1];
+        r->message[at - 1] = m;
+        r->more[at - 1] = more;
+    }
+    return 0;
+}
+
+static const char *read_reasoning(const cJSON *message)
+{
+    static const char *const names[] = {"reasoning_content", "reasoning"};
+    for (size_t i = 0; i < 2; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(message, names[i]);
+        if (cJSON_IsString(item)) return item->valuestring;
+    }
+    return NULL;
+}
+
+static int read_message(struct reading *r, const cJSON *message, struct api_problem *p)
+{
+    struct chat_message *out = &r->message[r->count];
+    struct reading_message *more = &r->more[r->count];
     char param[48];
     bool bad;
-    snprintf(param, sizeof param, "messages[%zu]", index);
+    snprintf(param, sizeof param, "messages[%zu]", r->count);
     if (!cJSON_IsObject(message))
         return api_problem_set(p, 400, "invalid_value", param, "%s must be an object", param);
     if (find_role(message, &out->role))
         return api_problem_set(p, 400, "invalid_value", param,
-                               "%s needs a role: system, developer, user or assistant", param);
-    const char *text = body_content(cJSON_GetObjectItemCaseSensitive(message, "content"), joined, &bad);
+                               "%s needs a role: system, developer, user, assistant or tool", param);
+    const char *text =
+        body_content(cJSON_GetObjectItemCaseSensitive(message, "content"), &more->joined, &bad);
     if (bad)
         return api_problem_set(p, 400, "invalid_value", param,
                                "the content of %s must be a string or an array of text parts", param);
@@ -63,34 +157,45 @@ static int read_message(const cJSON *message, size_t index, struct chat_message 
         return api_problem_set(p, 400, "invalid_value", param, "%s has no content", param);
     out->content = text ? text : "";
     out->length = strlen(out->content);
-    return 0;
+    if (out->role == CHAT_TOOL) return place_result(r, message, param, p);
+    if (out->role != CHAT_ASSISTANT) return 0;
+    out->reasoning = read_reasoning(message);
+    return read_calls(message, param, out, more, p);
 }
 
-int messages_encode(const struct http_options *o, const cJSON *body, bool thinking, struct ids *out,
-                    struct api_problem *p)
+int messages_encode(const struct http_options *o, const cJSON *body, struct chat_request *chat,
+                    struct ids *out, struct api_problem *p)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(body, "messages"), *item;
     int size = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
     if (size == 0)
         return api_problem_set(p, 400, "invalid_value", "messages",
                                "messages must be an array with at least one message");
-    struct chat_message *messages = calloc((size_t)size, sizeof *messages);
-    struct buffer *joined = calloc((size_t)size, sizeof *joined);
-    int rc = messages && joined ? 0 : api_problem_set(p, 500, NULL, NULL, "out of memory");
-    size_t n = 0;
-    if (!rc) {
-        cJSON_ArrayForEach(item, list)
-        {
-            rc = read_message(item, n, &messages[n], &joined[n], p);
-            n++;
-            if (rc) break;
-        }
+    struct reading r = {.message = calloc((size_t)size, sizeof *r.message),
+                        .more = calloc((size_t)size, sizeof *r.more)};
+    if (!r.message || !r.more) {
+        free(r.more);
+        free(r.message);
+        return api_problem_set(p, 500, NULL, NULL, "out of memory");
+    }
+    int rc = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        rc = read_message(&r, item, p);
+        if (rc) break;
+        r.count++;
     }
     struct error err;
-    if (!rc && chat_encode(o->chat, o->tokenizer, messages, n, thinking, out, &err))
+    chat->messages = r.message;
+    chat->count = r.count;
+    if (!rc && chat_encode(o->chat, o->tokenizer, chat, out, &err))
         rc = api_problem_set(p, 400, "invalid_value", "messages", "%s", err.text);
-    for (size_t i = 0; joined && i < n; i++) buffer_free(&joined[i]);
-    free(joined);
-    free(messages);
+    chat->messages = NULL;
+    for (int i = 0; i < size; i++) {
+        buffer_free(&r.more[i].joined);
+        free(r.more[i].call);
+    }
+    free(r.more);
+    free(r.message);
     return rc;
 }

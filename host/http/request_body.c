@@ -223,10 +223,9 @@ static int check_undone(const cJSON *body, struct api_problem *p)
     if (type && (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0))
         return api_problem_set(p, 400, "unsupported_value", "response_format",
                                "response_format can only be of type text");
-    const cJSON *tools = get(body, "tools"), *choice = get(body, "tool_choice");
-    bool none = cJSON_IsString(choice) && !strcmp(choice->valuestring, "none");
-    if (tools && cJSON_GetArraySize(tools) > 0 && !none)
-        return api_problem_set(p, 400, "unsupported_value", "tools", "tools cannot be called here yet");
+    if (get(body, "functions") || get(body, "function_call"))
+        return api_problem_set(p, 400, "unsupported_value", "functions",
+                               "functions are called as tools here");
     const cJSON *suffix = get(body, "suffix");
     if (suffix && !(cJSON_IsString(suffix) && !*suffix->valuestring))
         return api_problem_set(p, 400, "unsupported_value", "suffix", "suffix is not supported");
@@ -246,7 +245,8 @@ static int read_stream(const cJSON *body, struct completion_request *q, struct a
 
 /* ---- thinking ---- */
 
-static int read_thinking(const struct http_options *o, const cJSON *body, bool *thinking,
+/* A forced call leaves no room for thoughts: a wish for them is dropped, an order refused. */
+static int read_thinking(const struct http_options *o, const cJSON *body, bool forced, bool *thinking,
                          struct api_problem *p)
 {
     const cJSON *effort = get(body, "reasoning_effort"), *kwargs = get(body, "chat_template_kwargs");
@@ -254,7 +254,7 @@ static int read_thinking(const struct http_options *o, const cJSON *body, bool *
     bool can = o->chat->think >= 0, wanted = false;
     if (effort && !cJSON_IsString(effort)) return wrong(p, "reasoning_effort", "a string");
     // An effort is a wish: a model without thoughts answers at once.
-    *thinking = can && effort && strcmp(effort->valuestring, "none") != 0;
+    *thinking = can && !forced && effort && strcmp(effort->valuestring, "none") != 0;
     if (type && cJSON_IsString(type)) *thinking = wanted = !strcmp(type->valuestring, "enabled");
     if (kwargs && !cJSON_IsObject(kwargs)) return wrong(p, "chat_template_kwargs", "an object");
     const char *names[] = {"thinking", "enable_thinking"};
@@ -267,6 +267,9 @@ static int read_thinking(const struct http_options *o, const cJSON *body, bool *
     if (wanted && !can)
         return api_problem_set(p, 400, "unsupported_value", "chat_template_kwargs",
                                "this model cannot think");
+    if (wanted && forced)
+        return api_problem_set(p, 400, "unsupported_value", "tool_choice",
+                               "a forced call leaves no room for thoughts: tool_choice auto does");
     return 0;
 }
 
@@ -317,6 +320,18 @@ static int check_length(const struct http_options *o, const struct job *j, bool 
                            room, chat ? "messages have" : "prompt has", j->prompt.count);
 }
 
+static int read_chat(const struct http_options *o, const cJSON *body, const struct completion_request *q,
+                     struct job *j, struct api_problem *p)
+{
+    struct chat_request chat = {0};
+    int rc = tools_read(body, &chat, p);
+    if (!rc) rc = read_thinking(o, body, chat.choice != CHAT_CHOICE_AUTO, &chat.thinking, p);
+    if (!rc) rc = messages_encode(o, body, &chat, &j->prompt, p);
+    if (!rc) rc = tools_begin(o, body, &chat, q->stream, j, p);
+    j->thinking = chat.thinking;
+    return rc;
+}
+
 int completion_read(const struct http_options *o, const cJSON *body, struct completion_request *q,
                     struct api_problem *p)
 {
@@ -329,10 +344,7 @@ int completion_read(const struct http_options *o, const cJSON *body, struct comp
     if (!rc) rc = read_sampling(o, body, j, p);
     if (!rc) rc = read_stop(body, j, p);
     if (!rc) rc = read_logprobs(body, q->chat, j, p);
-    if (!rc && q->chat) rc = read_thinking(o, body, &j->thinking, p);
-    if (!rc)
-        rc = q->chat ? messages_encode(o, body, j->thinking, &j->prompt, p)
-                     : read_prompt(o, body, &j->prompt, p);
+    if (!rc) rc = q->chat ? read_chat(o, body, q, j, p) : read_prompt(o, body, &j->prompt, p);
     if (!rc) rc = check_length(o, j, q->chat, p);
     if (rc) {
         job_free(j);

@@ -210,8 +210,7 @@ int http_serve(const struct http_options *o, struct error *err)
     s->started_ns = clock_ns();
     s->started_at = server_time();
     const struct worker_options w = {.tokenizer = o->tokenizer,
-                                     .think = o->chat->think,
-                                     .end_think = o->chat->end_think,
+                                     .chat = o->chat,
                                      .vocab = o->config->vocab_size,
                                      .load = o->load,
                                      .ctx = o->ctx,

@@ -74,8 +74,8 @@ static bool on_token(void *ctx, const struct generated *g)
     if (atomic_load_explicit(&j->cancelled, memory_order_relaxed)) return false;
     struct job_output out = {0};
     bool hit = job_token(j, &j->worker->text, g, &out);
-    if (out.content.length || out.reasoning.length || out.logprob_count || out.content.failed ||
-        g->index == 0)
+    if (out.content.length || out.reasoning.length || out.logprob_count || out.call_count ||
+        out.content.failed || g->index == 0)
         post(j, &out);
     return !hit;
 }
@@ -96,6 +96,7 @@ static void finish(struct job *j, const struct generation_result *result)
     if (result->reason == FINISH_STOP && atomic_load(&j->cancelled)) out.result.reason = FINISH_CANCELLED;
     if (out.result.reason == FINISH_STOP || out.result.reason == FINISH_LENGTH)
         job_flush(j, &j->worker->text, &out);
+    if (j->tools) out.calls = tool_parser_calls(j->tools);
     post(j, &out);
 }
 
@@ -148,7 +149,7 @@ static void take_figures(struct worker *w, bool now)
     if (!f) return;
     struct flock *flock = engine_flock(w->engine);
     struct backend *b = engine_backend(w->engine);
-    f->ducks = flock_ducks(flock);
+    f->ducks = flock ? flock_ducks(flock) : 0; // none in an engine that was assembled without
     if (f->ducks > WORKER_MAX_DUCKS) f->ducks = WORKER_MAX_DUCKS;
     for (uint32_t i = 0; i < f->ducks; i++) flock_duck_stats(flock, i, &f->duck[i]);
     f->memory_bytes = b->ops->memory_bytes(b);
@@ -224,8 +225,7 @@ int worker_open(struct worker **out, const struct worker_options *o, struct erro
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->wake, NULL);
     w->text = (struct job_text){.tokenizer = o->tokenizer,
-                                .think = o->think,
-                                .end_think = o->end_think,
+                                .chat = o->chat,
                                 .vocab = o->vocab,
                                 .piece = malloc(tokenizer_max_text(o->tokenizer) + 32)};
     int rc = w->text.piece ? pthread_create(&w->thread, NULL, run, w) : ENOMEM;

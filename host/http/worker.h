@@ -12,7 +12,7 @@ enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
 
 struct worker_options {
     const struct tokenizer *tokenizer;
-    int32_t think, end_think;
+    const struct chat_encoding *chat;
     uint32_t vocab;
     int (*load)(void *ctx, struct engine **out, struct error *err);
     void *ctx;

@@ -12,9 +12,9 @@ static void test_known_chat(void **state)
                                        342,    1030,   22651, 4374,   1465,   16,     1,
                                        128803, 19,     13,    19,     127252, 128804, 128798};
     static const struct chat_message messages[] = {
-        {CHAT_USER, "hello", 5},
-        {CHAT_ASSISTANT, "Hello! I am DeepSeek.", 21},
-        {CHAT_USER, "1+1=?", 5},
+        {.role = CHAT_USER, .content = "hello", .length = 5},
+        {.role = CHAT_ASSISTANT, .content = "Hello! I am DeepSeek.", .length = 21},
+        {.role = CHAT_USER, .content = "1+1=?", .length = 5},
     };
     struct tokenizer *t = open_tokenizer(DEEPSEEK_TOKENIZER);
     struct chat_encoding c;
@@ -26,7 +26,8 @@ static void test_known_chat(void **state)
     assert_int_equal(tokenizer_added(t, "<｜place▁holder▁no▁799｜>"), 128799);
     c.think = 128798;
     c.end_think = 128799;
-    if (chat_encode(&c, t, messages, 3, true, &ids, &err)) fail_msg("%s", err.text);
+    const struct chat_request chat = {.messages = messages, .count = 3, .thinking = true};
+    if (chat_encode(&c, t, &chat, &ids, &err)) fail_msg("%s", err.text);
     assert_int_equal(ids.count, sizeof expected / sizeof *expected);
     assert_memory_equal(ids.id, expected, sizeof expected);
     ids_free(&ids);

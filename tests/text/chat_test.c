@@ -10,7 +10,7 @@ enum { BOS = 0, EOS = 1, THINK = 6384, END_THINK = 6385, USER = 6389, ASSISTANT 
 
 #define MESSAGE(r, text)                                                                                     \
     {                                                                                                        \
-        CHAT_##r, text, sizeof(text) - 1                                                                     \
+        .role = CHAT_##r, .content = text, .length = sizeof(text) - 1                                        \
     }
 #define LONGEST_CHAT 5
 
@@ -36,7 +36,8 @@ static struct ids encode_chat(const struct chat_message *messages, size_t count,
     struct error err = {0};
     struct ids ids = {0};
     if (chat_encoding_init(&c, tokenizer, BOS, EOS, &err)) fail_msg("%s", err.text);
-    if (chat_encode(&c, tokenizer, messages, count, thinking, &ids, &err)) fail_msg("%s", err.text);
+    const struct chat_request chat = {.messages = messages, .count = count, .thinking = thinking};
+    if (chat_encode(&c, tokenizer, &chat, &ids, &err)) fail_msg("%s", err.text);
     return ids;
 }
 
@@ -173,13 +174,16 @@ static void test_refused(void **state)
     assert_int_equal(c.assistant, ASSISTANT);
     assert_int_equal(c.think, THINK);
     assert_int_equal(c.end_think, END_THINK);
-    assert_true(chat_encode(&c, tokenizer, NULL, 0, false, &ids, &err) < 0);
+    struct chat_request chat = {0};
+    assert_true(chat_encode(&c, tokenizer, &chat, &ids, &err) < 0);
     c.think = c.end_think = -1;
     const struct chat_message hello = MESSAGE(USER, "Hello");
-    assert_true(chat_encode(&c, tokenizer, &hello, 1, true, &ids, &err) < 0);
+    chat = (struct chat_request){.messages = &hello, .count = 1, .thinking = true};
+    assert_true(chat_encode(&c, tokenizer, &chat, &ids, &err) < 0);
     assert_non_null(strstr(err.text, "<think>"));
     assert_int_equal(ids.count, 0);
-    assert_int_equal(chat_encode(&c, tokenizer, &hello, 1, false, &ids, &err), 0);
+    chat.thinking = false;
+    assert_int_equal(chat_encode(&c, tokenizer, &chat, &ids, &err), 0);
     assert_int_equal(ids.id[ids.count - 1], ASSISTANT);
     ids_free(&ids);
 }

@@ -111,7 +111,7 @@ const cases = {
         await refused(ask('x', { logit_bias: { 6400: 1 } }), 400, /logit_bias names token '6400'; ids are 0 to 6399/);
         await refused(ask('x', { top_logprobs: 2 }), 400, /needs logprobs/);
         await refused(ask('x', { response_format: { type: 'json_object' } }), 400, /response_format/);
-        await refused(ask('x', { tools: [{ type: 'function', function: { name: 'f' } }] }), 400, /tools cannot be called/);
+        await refused(ask('x', { tools: [{ type: 'function', function: {} }] }), 400, /tools\[0\] needs function.name/);
         await refused(ask('duck '.repeat(5000)), 400, /maximum context length is 4096 tokens; the messages have \d{4,} tokens.*invalid_request_error.*context_length_exceeded/);
         await refused(ask('duck '.repeat(5000), { stream: true }), 400, /context_length_exceeded/);
         await refused({ prompt: ['a', 'b'] }, 400, /only one prompt/, '/v1/completions');

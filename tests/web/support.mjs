@@ -6,9 +6,17 @@ import net from 'node:net';
 export const build = process.argv[2];
 
 // Starts a server on a free port; resolves when the model is loaded.
-export async function serve(...options) {
-    const child = spawn(`${build}/duckd`, ['serve', '--listen', '127.0.0.1:0', ...options],
-        { stdio: ['ignore', 'ignore', 'pipe'] });
+export function serve(...options) {
+    return start(`${build}/duckd`, 'serve', '--listen', '127.0.0.1:0', ...options);
+}
+
+// The server in front of a model that says what stands between [[ and ]].
+export function serveScript(...options) {
+    return start(`${build}/tests/scripted-server`, 'models/duckling', ...options);
+}
+
+async function start(program, ...options) {
+    const child = spawn(program, options, { stdio: ['ignore', 'ignore', 'pipe'] });
     const server = { child, log: '', exited: null };
     const exit = new Promise((resolve) => child.on('exit', (code, signal) => {
         server.exited = { code, signal };

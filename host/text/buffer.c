@@ -1,5 +1,5 @@
 /* buffer.c: see buffer.h. */
-#include "host/http/buffer.h"
+#include "host/text/buffer.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  *
  * Running out of memory is remembered instead of returned: writers go on without effect and the owner asks
  * once, at the end, with buffer_failed(). Zero-initialise; buffer_free() in any case. */
-#ifndef DUCKD_HOST_HTTP_BUFFER_H
-#define DUCKD_HOST_HTTP_BUFFER_H
+#ifndef DUCKD_HOST_TEXT_BUFFER_H
+#define DUCKD_HOST_TEXT_BUFFER_H
 
 #include <stdbool.h>
 #include <stddef.h>
