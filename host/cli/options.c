@@ -167,11 +167,16 @@ static int set_seed(struct options *o, const char *value, struct error *err)
     return 0;
 }
 
+static int empty(const struct option_row *row, struct error *err)
+{
+    char label[40];
+    return error_set(err, -EINVAL, "%s is empty", options__label(row, label));
+}
+
 static int add_text(struct string_list *list, const struct option_row *row, const char *value,
                     struct error *err)
 {
-    char label[40];
-    if (!*value) return error_set(err, -EINVAL, "%s is empty", options__label(row, label));
+    if (!*value) return empty(row, err);
     const char **item = realloc(list->item, (list->count + 1) * sizeof *item);
     if (!item) return error_set(err, -ENOMEM, "out of memory");
     list->item = item;
@@ -208,6 +213,7 @@ int options__set(struct options *o, const struct option_row *row, const char *va
         *(bool *)at = true;
         return 0;
     case OPTION_TEXT:
+        if (!*value && strcmp(row->argument, "TEXT") != 0) return empty(row, err);
         *(const char **)at = value;
         return 0;
     case OPTION_CHOICE:

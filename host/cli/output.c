@@ -48,6 +48,7 @@ int output_open(struct output_file *f, const char *path, struct error *err)
 {
     struct stat st;
     *f = (struct output_file){0};
+    if (!strcmp(path, "-")) path = "/dev/stdout";
     if (strlen(path) >= sizeof f->path) {
         return error_set(err, -ENAMETOOLONG, "a path of %zu characters is too long", strlen(path));
     }

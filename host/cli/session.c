@@ -128,8 +128,9 @@ int session_load(struct session *s, struct error *err)
     uint64_t start = clock_ns();
     int rc = engine_open(&s->engine, &e, err);
     if (rc) return rc;
-    log_detail("model loaded in %.2f s, %u ducks", (double)(clock_ns() - start) / 1e9,
-               flock_ducks(engine_flock(s->engine)));
+    uint32_t ducks = flock_ducks(engine_flock(s->engine));
+    log_detail("model loaded in %.2f s, %u duck%s", (double)(clock_ns() - start) / 1e9, ducks,
+               ducks == 1 ? "" : "s");
     return 0;
 }
 

@@ -51,6 +51,7 @@ static const struct refusal refusals[] = {
     {"tokenize", 2, "tokenize needs a text or ids"},
     {"tokenize -p x --decode y", 2, "-p and --decode are given, only one of them can be"},
     {"tokenize --decode y --allow-special", 2, "--allow-special is for text"},
+    {"generate -p x --model ''", 2, "--model is empty"},
     {"generate -p x --model nowhere", 1, "nowhere/config.json"},
     {"generate --prompt-file missing.txt", 1, "missing.txt: cannot be opened: No such file or directory"},
     {"generate --tokens missing.json", 1, "missing.json: cannot be opened: No such file or directory"},
