@@ -36,7 +36,7 @@ struct nic_driver {
     int (*open)(struct nic *out, const struct nic_device *d, const char **why);
 };
 
-extern const struct nic_driver virtio_net_driver, e1000e_driver, rtl8125_driver;
+extern const struct nic_driver virtio_net_driver, e1000e_driver, rtl8125_driver, igc_driver;
 
 /* Order of memory between CPU and device. x86 keeps stores in order and loads in order; what is left is the
  * compiler, and a store before a load of the same ring. */

@@ -162,7 +162,8 @@ static uint64_t device_now(void *self)
 
 static const struct nic_driver *driver_of(uint32_t id)
 {
-    static const struct nic_driver *const drivers[] = {&virtio_net_driver, &e1000e_driver, &rtl8125_driver};
+    static const struct nic_driver *const drivers[] = {&virtio_net_driver, &e1000e_driver, &rtl8125_driver,
+                                                       &igc_driver};
     for (uint32_t i = 0; i < sizeof drivers / sizeof *drivers; i++)
         for (const uint16_t *d = drivers[i]->device; *d; d++)
             if (id == ((uint32_t)*d << 16 | drivers[i]->vendor)) return drivers[i];

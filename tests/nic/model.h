@@ -51,6 +51,6 @@ struct nic_model {
     uint32_t (*doorbells)(void); // rung for transmission since power-on
 };
 
-extern const struct nic_model rtl8125_model;
+extern const struct nic_model rtl8125_model, igc_model;
 
 #endif

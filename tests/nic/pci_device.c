@@ -280,7 +280,7 @@ static void start_qemu(int count, char **argument)
 
 int main(int count, char **argument)
 {
-    static const struct nic_model *const models[] = {&rtl8125_model, NULL};
+    static const struct nic_model *const models[] = {&rtl8125_model, &igc_model, NULL};
     if (count < 6) {
         fprintf(stderr, "usage: nic-pci MODEL MAC LOCAL PEER qemu-system-x86_64 ARGUMENT...\n");
         return 2;

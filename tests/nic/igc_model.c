@@ -1,0 +1,470 @@
+/* igc_model.c: the I225 and I226 as igc of Linux (drivers/net/ethernet/intel/igc) and OpenBSD
+ * (sys/dev/pci/igc_*.c) use them, and where these say nothing as the data sheet of the I210 has it ("I210"
+ * with its section), whose MAC the I225 continues. Not modelled, because a polled driver without offloads
+ * does not see it: interrupts, checksums, the packet buffer behind full rings (SRRCTL.DROP_EN is required),
+ * EEE, DMA coalescing. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "duck/nic/igc_regs.h"
+#include "tests/nic/model.h"
+
+enum { BUSY_READS = 2, RESET_READS = 3, FRAME_MOST = 1522, FCS_BYTES = 4, PSP_MIN = 17, QUEUE_MOST = 4096 };
+
+static struct {
+    struct nic_bus bus;
+    uint32_t reg[IGC_BAR_BYTES / 4];
+    uint8_t mac[6];
+    int without_address; // a blank NVM
+    enum nic_fault fault;
+    uint32_t resetting, mdic_busy, rx_enabling, tx_enabling, stopping; // reads until it is done
+    uint32_t phy[32], multi_gigabit, mmd_device, mmd_register;
+    int smbi;           // the semaphore among drivers
+    uint32_t held_back; // receive descriptors that are not written back yet
+    struct {
+        uint32_t at;
+        struct igc_rx rx;
+    } back[32];
+    struct igc_tx seen[QUEUE_MOST]; // as they were when the tail was moved over them
+    uint32_t sum[QUEUE_MOST], seen_to;
+    uint32_t doorbells;
+} the;
+
+static _Noreturn void reject(const char *what)
+{
+    the.bus.reject(the.bus.self, what);
+    abort();
+}
+
+static uint32_t *at(uint32_t offset)
+{
+    return &the.reg[offset / 4];
+}
+
+static uint8_t *dma(uint64_t address, uint32_t bytes, const char *otherwise)
+{
+    uint8_t *p = the.bus.dma(the.bus.self, address, bytes);
+    if (!p) reject(otherwise);
+    return p;
+}
+
+static uint32_t sum_of(const uint8_t *p, uint32_t bytes)
+{
+    uint32_t s = 2166136261u;
+    for (uint32_t i = 0; i < bytes; i++) s = (s ^ p[i]) * 16777619u;
+    return s;
+}
+
+/* ---- power-on and reset ---- */
+
+/* CTRL.DEV_RST: everything but link, PHY, semaphores and the address, which is read from the NVM again
+ * (EECD.AUTO_RD: igc_get_auto_rd_done_generic). The multicast table is undefined (I210, 4.5.9: software
+ * zeroes it). */
+static void clear_registers(void)
+{
+    uint32_t status = *at(REG_STATUS) | STATUS_MASTER_ENABLE, swsm = *at(REG_SWSM),
+             sync = *at(REG_SW_FW_SYNC);
+    memset(the.reg, 0, sizeof the.reg);
+    *at(REG_STATUS) = status;
+    *at(REG_SWSM) = swsm;
+    *at(REG_SW_FW_SYNC) = sync;
+    *at(REG_PHPM) = PHPM_GO_LINK_DOWN;
+    *at(REG_RXCSUM) = 0x300;
+    *at(REG_RXDCTL) = *at(REG_TXDCTL) =
+        QUEUE_ENABLE | 1 << QUEUE_WRITE_BACK_SHIFT; // I210: queue 0 starts enabled
+    for (uint32_t i = 0; i < MTA_WORDS; i++) *at(REG_MTA + 4 * i) = 0xdeadbeef;
+    if (!the.without_address) {
+        memcpy(at(REG_RAL0), the.mac, 4);
+        *at(REG_RAH0) = (uint32_t)RAH_AV | (uint32_t)the.mac[5] << 8 | the.mac[4];
+    }
+    the.seen_to = the.held_back = the.stopping = 0;
+}
+
+/* A boot loader left it receiving into memory that is somebody else's by now, kept the semaphore (the drivers
+ * know such firmware: igc_get_hw_semaphore_i225), and put the PHY to sleep. */
+static void power_on(const struct nic_bus *bus, uint32_t variant, const uint8_t mac[6])
+{
+    memset(&the, 0, sizeof the);
+    the.bus = *bus;
+    the.without_address = variant == 1;
+    memcpy(the.mac, mac, 6);
+    clear_registers();
+    *at(REG_STATUS) |= STATUS_LU | STATUS_SPEED_1000 | STATUS_SPEED_2500 | 1;
+    *at(REG_RDBAL) = 0x00abc000;
+    *at(REG_RDLEN) = 4096;
+    *at(REG_RCTL) = RCTL_EN | RCTL_BAM;
+    *at(REG_TDBAL) = 0x00abd000;
+    *at(REG_TDLEN) = 4096;
+    *at(REG_TCTL) = TCTL_EN;
+    *at(REG_ICR) = 4;
+    *at(REG_RQDPC) = 99;
+    *at(REG_CRCERRS) = 99;
+    the.smbi = 1;
+    the.phy[PHY_BMCR] = BMCR_POWER_DOWN;
+}
+
+/* ---- PHY: MDIC (igc_phy.c), registers 13 and 14 (IEEE 802.3, annex 22D) ---- */
+
+static void write_mdic(uint32_t value)
+{
+    if (!(*at(REG_SW_FW_SYNC) & SYNC_PHY))
+        reject("the PHY is used without its semaphore"); // igc_acquire_phy_base
+    if (the.mdic_busy) reject("PHY: a command before the last one was done");
+    *at(REG_MDIC) = value & ~(uint32_t)MDIC_READY;
+    the.mdic_busy = BUSY_READS;
+}
+
+static void finish_mdic(void)
+{
+    uint32_t command = *at(REG_MDIC), reg = (command & MDIC_REG_MASK) >> MDIC_REG_SHIFT,
+             data = command & 0xffff;
+    uint32_t *target = &the.phy[reg];
+    if (reg == PHY_MMD_DATA && !(the.phy[PHY_MMD_CONTROL] & MMD_DATA)) target = &the.mmd_register;
+    if (reg == PHY_MMD_DATA && the.phy[PHY_MMD_CONTROL] == (MMD_DATA | MMD_NEGOTIATION) &&
+        the.mmd_register == MULTI_GIGABIT)
+        target = &the.multi_gigabit;
+    if (command & MDIC_WRITE) *target = data;
+    *at(REG_MDIC) = (command & ~0xffffu) | (*target & 0xffff) | MDIC_READY;
+}
+
+/* ---- registers ---- */
+
+static int is_statistic(uint32_t offset)
+{
+    return (offset >= 0x4000 && offset < 0x4200) || offset == REG_RQDPC;
+}
+
+static uint64_t model_read(uint32_t offset, uint32_t bytes)
+{
+    if (the.fault == FAULT_DEAD) return UINT64_MAX;
+    if (bytes != 4 || offset % 4 || offset >= IGC_BAR_BYTES) reject("read: width or alignment"); // I210, 8.1
+    if (the.resetting) {
+        if (offset != REG_CTRL && offset != REG_EECD) reject("a register was read during the reset");
+        if (the.fault != FAULT_RESET_HANGS && --the.resetting == 0) {
+            *at(REG_CTRL) = 0;
+            *at(REG_EECD) = EECD_AUTO_RD;
+        }
+    }
+    uint32_t value = *at(offset);
+    switch (offset) {
+    case REG_STATUS: // I210, 5.2.3.3: clear when the last DMA is over
+        if (*at(REG_CTRL) & CTRL_MASTER_DISABLE && the.stopping && --the.stopping == 0)
+            *at(REG_STATUS) &= ~(uint32_t)STATUS_MASTER_ENABLE;
+        return *at(REG_STATUS);
+    case REG_ICR:
+        *at(REG_ICR) = 0;
+        return value;
+    case REG_MDIC:
+        if (the.mdic_busy && --the.mdic_busy == 0) finish_mdic();
+        return *at(REG_MDIC);
+    case REG_SWSM: // SMBI is set by reading
+        value = (value & ~(uint32_t)SWSM_SMBI) | (the.smbi ? SWSM_SMBI : 0);
+        the.smbi = 1;
+        return value;
+    case REG_RXDCTL: // I210, 4.5.9: the bit is polled until the queue runs
+        if (the.rx_enabling && --the.rx_enabling == 0) *at(REG_RXDCTL) |= QUEUE_ENABLE;
+        return *at(REG_RXDCTL);
+    case REG_TXDCTL:
+        if (the.tx_enabling && --the.tx_enabling == 0) *at(REG_TXDCTL) |= QUEUE_ENABLE;
+        return *at(REG_TXDCTL);
+    default:
+        if (is_statistic(offset)) *at(offset) = 0;
+        return value;
+    }
+}
+
+static uint64_t ring(uint32_t low)
+{
+    return (uint64_t)*at(low + 4) << 32 | *at(low);
+}
+
+static void start_reset(void)
+{
+    if (*at(REG_STATUS) & STATUS_MASTER_ENABLE)
+        reject("reset while the device may be doing DMA");  // I210, 5.2.3.3
+    if (*at(REG_RCTL) & RCTL_EN || *at(REG_TCTL) & TCTL_EN) // igc_reset_hw_i225
+        reject("reset while receiver or transmitter runs");
+    clear_registers();
+    *at(REG_CTRL) = CTRL_DEV_RST;
+    the.resetting = RESET_READS;
+}
+
+static void check_queue(uint32_t low, const char *otherwise)
+{
+    uint32_t bytes = *at(low + 8);
+    if (bytes == 0 || bytes > QUEUE_MOST * 16) reject("a queue is enabled without a ring");
+    dma(ring(low), bytes, otherwise);
+}
+
+/* I210, 8.10.4 to 8.10.6 and 8.12: base and length are written while the queue is off, and 128-byte
+ * aligned; 4.5.9: the enable bit reads 1 only when the queue runs. */
+static void write_queue_control(uint32_t offset, uint32_t value)
+{
+    uint32_t *enabling = offset == REG_RXDCTL ? &the.rx_enabling : &the.tx_enabling;
+    *at(offset) = value & ~(uint32_t)QUEUE_ENABLE;
+    *enabling = 0;
+    if (!(value & QUEUE_ENABLE)) return;
+    if (offset == REG_RXDCTL) {
+        check_queue(REG_RDBAL, "the receive ring is not in the driver's memory");
+        uint32_t srrctl = *at(REG_SRRCTL);
+        if (!(srrctl & SRRCTL_ONE_BUFFER) || (srrctl & 0x7f) == 0)
+            reject("receive queue: buffers have no size or type");
+        if (!(srrctl & (uint32_t)SRRCTL_DROP)) reject("receive queue: not modelled without SRRCTL.DROP_EN");
+    } else {
+        check_queue(REG_TDBAL, "the transmit ring is not in the driver's memory");
+    }
+    *enabling = BUSY_READS;
+}
+
+static void check_queue_off(uint32_t offset, uint32_t value)
+{
+    int receives = offset < REG_TDBAL;
+    uint32_t which = offset & 0x1c, enabling = receives ? the.rx_enabling : the.tx_enabling;
+    if (*at(receives ? REG_RXDCTL : REG_TXDCTL) & QUEUE_ENABLE || enabling)
+        reject("a ring is moved while its queue is enabled");
+    if ((which == 0 || which == 8) && value % RING_ALIGN) reject("a ring is not 128-byte aligned");
+}
+
+/* Frames that are handed over with a new tail: as the drivers make them, whole, without offloads. */
+static void take_tail(uint32_t value)
+{
+    uint32_t count = *at(REG_TDLEN) / 16;
+    if (!(*at(REG_TXDCTL) & QUEUE_ENABLE))
+        reject("transmit tail moved before the queue is enabled"); // I210, 4.5.10
+    if (!(*at(REG_TCTL) & TCTL_EN)) reject("transmit tail moved before the transmitter is enabled");
+    if (value >= count) reject("transmit tail beyond the ring");
+    if ((value + count - *at(REG_TDH)) % count < (the.seen_to + count - *at(REG_TDH)) % count)
+        reject("transmit tail moved backwards, or around the head");
+    the.doorbells++;
+    for (; the.seen_to != value; the.seen_to = (the.seen_to + 1) % count) {
+        struct igc_tx *t = (struct igc_tx *)(void *)dma(ring(REG_TDBAL), count * 16, "no ring") + the.seen_to;
+        uint32_t bytes = t->command & TX_LENGTH;
+        if ((t->command & ~(uint32_t)TX_LENGTH) != (TX_DATA | TX_ADVANCED | TX_EOP | TX_IFCS | TX_RS))
+            reject("transmit descriptor: no whole frame, no report, or an offload");
+        if (t->status != bytes << TX_PAYLOAD_SHIFT)
+            reject("transmit descriptor: another length of the frame, or DD");
+        if (bytes < PSP_MIN || !(*at(REG_TCTL) & TCTL_PSP))
+            reject("a frame that the device does not pad"); // igc_xmit_frame
+        if (bytes > 1514) reject("transmit descriptor: a frame longer than 1514 bytes");
+        the.sum[the.seen_to] =
+            sum_of(dma(t->address, bytes, "a frame is sent from memory that is not the driver's"), bytes);
+        the.seen[the.seen_to] = *t;
+    }
+}
+
+static void write_receive_tail(uint32_t value)
+{
+    if (!(*at(REG_RXDCTL) & QUEUE_ENABLE)) // I210, 8.10.8: it is ignored; OpenBSD if_igc.c 1.2 found the same
+        reject("receive tail moved before the queue is enabled");
+    if (value >= *at(REG_RDLEN) / 16) reject("receive tail beyond the ring");
+    *at(REG_RDT) = value;
+}
+
+/* igc_get_hw_semaphore_i225: SWESMBI against the firmware comes after SMBI; SW_FW_SYNC is written with both.
+ */
+static void write_semaphore(uint32_t value)
+{
+    if (!(value & SWSM_SMBI)) the.smbi = 0;
+    *at(REG_SWSM) = value & SWSM_SWESMBI;
+}
+
+static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
+{
+    uint32_t value = (uint32_t)value64;
+    if (the.fault == FAULT_DEAD) return;
+    if (bytes != 4 || offset % 4 || offset >= IGC_BAR_BYTES) reject("write: width or alignment"); // I210, 8.1
+    if (the.resetting) reject("a register was written during the reset");
+    switch (offset) {
+    case REG_CTRL:
+        if (value & CTRL_DEV_RST) {
+            start_reset();
+            break;
+        }
+        if (value & CTRL_MASTER_DISABLE && !(*at(REG_CTRL) & CTRL_MASTER_DISABLE)) the.stopping = BUSY_READS;
+        *at(REG_CTRL) = value;
+        break;
+    case REG_STATUS:
+    case REG_EECD:
+        break;
+    case REG_MDIC:
+        write_mdic(value);
+        break;
+    case REG_SWSM:
+        write_semaphore(value);
+        break;
+    case REG_SW_FW_SYNC:
+        if (!(*at(REG_SWSM) & SWSM_SWESMBI))
+            reject("SW_FW_SYNC is written without the semaphore against the firmware");
+        *at(offset) = value;
+        break;
+    case REG_RDBAL:
+    case REG_RDBAH:
+    case REG_RDLEN:
+    case REG_RDH:
+    case REG_TDBAL:
+    case REG_TDBAH:
+    case REG_TDLEN:
+    case REG_TDH:
+        check_queue_off(offset, value);
+        *at(offset) = value;
+        break;
+    case REG_RDT:
+        if (value == 0 && !(*at(REG_RXDCTL) & QUEUE_ENABLE))
+            break; // both drivers write 0 before it is enabled
+        write_receive_tail(value);
+        break;
+    case REG_TDT:
+        if (value == 0 && !(*at(REG_TXDCTL) & QUEUE_ENABLE)) break;
+        take_tail(value);
+        *at(REG_TDT) = value;
+        break;
+    case REG_RXDCTL:
+    case REG_TXDCTL:
+        write_queue_control(offset, value);
+        break;
+    case REG_RCTL: // I210, 4.5.9: only after all other settings are done
+        if (value & RCTL_EN && !(*at(REG_RXDCTL) & QUEUE_ENABLE)) reject("receiver enabled before its queue");
+        for (uint32_t i = 0; value & RCTL_EN && i < MTA_WORDS; i++)
+            if (*at(REG_MTA + 4 * i))
+                reject("receiver enabled with a multicast table that nobody has zeroed");
+        *at(offset) = value;
+        break;
+    case REG_TCTL: // I210, 4.5.10: the same
+        if (value & TCTL_EN && !(*at(REG_TXDCTL) & QUEUE_ENABLE))
+            reject("transmitter enabled before its queue");
+        *at(offset) = value;
+        break;
+    default:
+        if (!is_statistic(offset)) *at(offset) = value;
+    }
+}
+
+/* ---- frames ---- */
+
+static int is_up(void)
+{
+    return *at(REG_STATUS) & STATUS_LU && *at(REG_CTRL) & CTRL_SET_LINK_UP &&
+           !(*at(REG_PHPM) & PHPM_GO_LINK_DOWN) && !(the.phy[PHY_BMCR] & BMCR_POWER_DOWN);
+}
+
+static int is_accepted(const uint8_t *frame)
+{
+    static const uint8_t broadcast[6] = {255, 255, 255, 255, 255, 255};
+    if (memcmp(frame, broadcast, 6) == 0) return (*at(REG_RCTL) & RCTL_BAM) != 0;
+    return *at(REG_RAH0) & (uint32_t)RAH_AV && memcmp(frame, at(REG_RAL0), 6) == 0;
+}
+
+/* Which counter has a frame that stays outside; 0: none has. I210, 8.18: sizes with the FCS, from 64 to 1522
+ * bytes without RCTL.LPE. */
+static uint32_t counter_of(uint32_t bytes, enum nic_arrival how)
+{
+    int bad = how == ARRIVES_WITH_BAD_CRC;
+    if (bytes + FCS_BYTES < 64) return bad ? REG_RFC : REG_RUC;
+    if (bytes + FCS_BYTES > FRAME_MOST) return bad ? REG_RJC : REG_ROC;
+    return bad ? REG_CRCERRS : 0;
+}
+
+/* I210, 8.10.9: descriptors are written back when WTHRESH of them are done. */
+static void write_back(void)
+{
+    uint32_t most = *at(REG_RXDCTL) >> QUEUE_WRITE_BACK_SHIFT & QUEUE_WRITE_BACK_MASK;
+    if (the.held_back < most) return;
+    for (uint32_t i = 0; i < the.held_back; i++) {
+        struct igc_rx *r =
+            (struct igc_rx *)(void *)dma(ring(REG_RDBAL), *at(REG_RDLEN), "no ring") + the.back[i].at;
+        r->address = the.back[i].rx.address;
+        r->length = the.back[i].rx.length;
+        r->vlan = 0;
+        __atomic_store_n(&r->status, the.back[i].rx.status, __ATOMIC_RELEASE);
+    }
+    the.held_back = 0;
+}
+
+static int model_arrive(const uint8_t *frame, uint32_t bytes, enum nic_arrival how)
+{
+    uint32_t count = *at(REG_RDLEN) / 16, *head = at(REG_RDH), counter;
+    if (!(*at(REG_RCTL) & RCTL_EN) || the.resetting || !is_up() || *at(REG_CTRL) & CTRL_MASTER_DISABLE)
+        return 0;
+    if ((counter = counter_of(bytes, how))) {
+        (*at(counter))++;
+        return 0;
+    }
+    if (!is_accepted(frame)) return 0;
+    if (*head == *at(REG_RDT)) { // I210, 7.1 (SRRCTL.Drop_En), 8.10.12
+        (*at(REG_RQDPC))++;
+        return 0;
+    }
+    struct igc_rx *r = (struct igc_rx *)(void *)dma(ring(REG_RDBAL), *at(REG_RDLEN), "no ring") + *head;
+    uint32_t size = (*at(REG_SRRCTL) & 0x7f) * 1024;
+    if (r->status || r->length || r->vlan)
+        reject("receive descriptor: not as software writes it (a header address)");
+    uint8_t *to = dma(r->address, size, "a frame is received into memory that is not the driver's");
+    uint32_t whole = *at(REG_RCTL) & RCTL_SECRC ? bytes : bytes + FCS_BYTES; // strips the FCS
+    for (uint32_t i = 0; i < whole; i++) to[i] = i < bytes ? frame[i] : 0xfc;
+    the.back[the.held_back].at = *head;
+    the.back[the.held_back].rx.address = 0xaaaaaaaa55555555; // hash and packet type lie where the address was
+    the.back[the.held_back].rx.length = (uint16_t)whole;
+    the.back[the.held_back].rx.status =
+        RX_DD | RX_EOP | (how == ARRIVES_TOO_LATE ? (uint32_t)RX_ERROR : 0); // igc_cleanup_headers
+    the.held_back++;
+    *head = (*head + 1) % count;
+    write_back();
+    return 1;
+}
+
+static uint32_t model_transmit(uint32_t most)
+{
+    uint32_t n = 0, count = *at(REG_TDLEN) / 16, *head = at(REG_TDH);
+    if (!(*at(REG_TCTL) & TCTL_EN) || !is_up()) return 0;
+    for (; n < most && *head != the.seen_to; n++, *head = (*head + 1) % count) {
+        struct igc_tx *t = (struct igc_tx *)(void *)dma(ring(REG_TDBAL), count * 16, "no ring") + *head;
+        uint32_t bytes = t->command & TX_LENGTH;
+        const uint8_t *frame = the.bus.dma(the.bus.self, t->address, bytes);
+        if (memcmp(t, &the.seen[*head], sizeof *t) != 0)
+            reject("a transmit descriptor was changed while it was the device's");
+        if (!frame || sum_of(frame, bytes) != the.sum[*head])
+            reject("a frame was changed while its descriptor was the device's");
+        the.bus.sent(the.bus.self, frame, bytes);
+        t->address = 0;
+        t->command = 0;
+        __atomic_store_n(&t->status, TX_DD, __ATOMIC_RELEASE);
+    }
+    return n;
+}
+
+static void set_link(uint32_t mbps)
+{
+    static const uint32_t all = STATUS_LU | STATUS_SPEED_100 | STATUS_SPEED_1000 | STATUS_SPEED_2500 | 1;
+    uint32_t speed = mbps == 2500   ? STATUS_SPEED_1000 | STATUS_SPEED_2500
+                     : mbps == 1000 ? STATUS_SPEED_1000
+                     : mbps == 100  ? STATUS_SPEED_100
+                                    : 0;
+    *at(REG_STATUS) = (*at(REG_STATUS) & ~all) | (mbps ? STATUS_LU | speed | 1 : 0);
+}
+
+static void set_fault(enum nic_fault fault)
+{
+    the.fault = fault;
+}
+
+static uint32_t doorbells(void)
+{
+    return the.doorbells;
+}
+
+const struct nic_model igc_model = {
+    .name = "igc",
+    .vendor = IGC_VENDOR,
+    .device = DEVICE_I226_V,
+    .bar = IGC_BAR,
+    .bar_bytes = IGC_BAR_BYTES,
+    .variants = 1, // one number, whatever the speed; the other one has a blank NVM
+    .power_on = power_on,
+    .read = model_read,
+    .write = model_write,
+    .arrive = model_arrive,
+    .transmit = model_transmit,
+    .set_link = set_link,
+    .set_fault = set_fault,
+    .doorbells = doorbells,
+};
