@@ -249,7 +249,7 @@ static void start(void)
     set(REG_WUC, 0);
     change(REG_CTRL_EXT, 0, CTRL_EXT_DRIVER_LOADED);
     set(REG_TCTL, TCTL_EN | TCTL_PSP | TCTL_CT | TCTL_RTLC);
-    set(REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC); // longer frames than 1522 bytes stay outside
+    set(REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC); // longer frames than 1518 bytes stay outside
     nic_barrier();
     set(REG_RDT, NIC_RING - 1); // head == tail would mean: none
 }

@@ -366,9 +366,9 @@ static void rtl8125_stats(void *self, struct nic_stats *out)
     if (the.dumping && there) {
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
         uint16_t missed = the.tally->rx_missed; // 16 bits that wrap around
-        uint32_t bad = the.tally->rx_errors;
-        the.stats.dropped += (uint16_t)(missed - the.missed);
-        the.stats.errors += bad - the.bad;
+        uint32_t bad = the.tally->rx_errors, lost = (uint16_t)(missed - the.missed);
+        the.stats.dropped += lost;
+        the.stats.errors += bad - the.bad - lost; // frames that are missed are errors, too
         the.missed = missed;
         the.bad = bad;
     }

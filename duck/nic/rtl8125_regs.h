@@ -12,7 +12,7 @@ enum { REALTEK_VENDOR = 0x10ec, DEVICE_RTL8125 = 0x8125, RTL_BAR = 2, RTL_BAR_BY
 
 /* r8169 enum rtl_registers and rtl8125_registers; rge: if_rgereg.h. Width in bits in front. */
 enum {
-    REG_MAC0 = 0x00,        // 32: station address; 8169: written by 32 bits only
+    REG_MAC0 = 0x00,        // 32: station address, written by 32 bits only
     REG_MAC4 = 0x04,        // 32
     REG_MAR0 = 0x08,        // 32: multicast filter
     REG_MAR4 = 0x0c,        // 32
@@ -128,7 +128,7 @@ enum {
     MAC_TCAM_BUSY = 0xe00e, // bit 13
 };
 
-/* 8169, 8.2: a descriptor of either ring. */
+/* 8169, pages 51 to 57: a descriptor of either ring. */
 struct rtl8125_descriptor {
     uint32_t status, vlan;
     uint64_t address;
@@ -149,10 +149,10 @@ enum {
     TX_FRAME_MIN = 60, // r8169 rtl_quirk_packet_padto: this family is given padded frames
 };
 
-/* r8169 struct rtl8169_counters: the dump, as far as it is used. */
+/* 8169, 6.1, and r8169 struct rtl8169_counters: the dump, as far as it is used. */
 struct rtl8125_tally {
     uint64_t tx_frames, rx_frames, tx_errors;
-    uint32_t rx_errors;
+    uint32_t rx_errors; // with those that are missed
     uint16_t rx_missed, align_errors;
     uint8_t rest[160];
 };

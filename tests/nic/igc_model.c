@@ -9,7 +9,16 @@
 #include "duck/nic/igc_regs.h"
 #include "tests/nic/model.h"
 
-enum { BUSY_READS = 2, RESET_READS = 3, FRAME_MOST = 1522, FCS_BYTES = 4, PSP_MIN = 17, QUEUE_MOST = 4096 };
+enum {
+    BUSY_READS = 2,
+    RESET_READS = 3,
+    FRAME_LEAST = 64,
+    FRAME_MOST = 1518,
+    COUNTED_FROM = 25,
+    FCS_BYTES = 4,
+    PSP_MIN = 17,
+    QUEUE_MOST = 4096
+};
 
 static struct {
     struct nic_bus bus;
@@ -137,7 +146,8 @@ static int is_statistic(uint32_t offset)
 static uint64_t model_read(uint32_t offset, uint32_t bytes)
 {
     if (the.fault == FAULT_DEAD) return UINT64_MAX;
-    if (bytes != 4 || offset % 4 || offset >= IGC_BAR_BYTES) reject("read: width or alignment"); // I210, 8.1
+    if (bytes != 4 || offset % 4 || offset >= IGC_BAR_BYTES)
+        reject("read: width or alignment"); // igc rd32, wr32
     if (the.resetting) {
         if (offset != REG_CTRL && offset != REG_EECD) reject("a register was read during the reset");
         if (the.fault != FAULT_RESET_HANGS && --the.resetting == 0) {
@@ -254,7 +264,7 @@ static void take_tail(uint32_t value)
 
 static void write_receive_tail(uint32_t value)
 {
-    if (!(*at(REG_RXDCTL) & QUEUE_ENABLE)) // I210, 8.10.8: it is ignored; OpenBSD if_igc.c 1.2 found the same
+    if (!(*at(REG_RXDCTL) & QUEUE_ENABLE)) // I210, 8.10.8: it is ignored
         reject("receive tail moved before the queue is enabled");
     if (value >= *at(REG_RDLEN) / 16) reject("receive tail beyond the ring");
     *at(REG_RDT) = value;
@@ -272,7 +282,8 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
 {
     uint32_t value = (uint32_t)value64;
     if (the.fault == FAULT_DEAD) return;
-    if (bytes != 4 || offset % 4 || offset >= IGC_BAR_BYTES) reject("write: width or alignment"); // I210, 8.1
+    if (bytes != 4 || offset % 4 || offset >= IGC_BAR_BYTES)
+        reject("write: width or alignment"); // igc rd32, wr32
     if (the.resetting) reject("a register was written during the reset");
     switch (offset) {
     case REG_CTRL:
@@ -354,13 +365,16 @@ static int is_accepted(const uint8_t *frame)
     return *at(REG_RAH0) & (uint32_t)RAH_AV && memcmp(frame, at(REG_RAL0), 6) == 0;
 }
 
-/* Which counter has a frame that stays outside; 0: none has. I210, 8.18: sizes with the FCS, from 64 to 1522
- * bytes without RCTL.LPE. */
-static uint32_t counter_of(uint32_t bytes, enum nic_arrival how)
+/* Which counter has a frame that stays outside; 0: none has. I210, 8.18.35 to 38 and 7.1.1.4 (without
+ * RCTL.LPE): sizes with the FCS, four more with a VLAN tag; frames for others and very short ones are not
+ * counted. */
+static uint32_t counter_of(const uint8_t *frame, uint32_t bytes, enum nic_arrival how)
 {
+    uint32_t whole = bytes + FCS_BYTES,
+             most = frame[12] == 0x81 && frame[13] == 0 ? FRAME_MOST + 4 : FRAME_MOST;
     int bad = how == ARRIVES_WITH_BAD_CRC;
-    if (bytes + FCS_BYTES < 64) return bad ? REG_RFC : REG_RUC;
-    if (bytes + FCS_BYTES > FRAME_MOST) return bad ? REG_RJC : REG_ROC;
+    if (whole < FRAME_LEAST) return bad ? REG_RFC : REG_RUC;
+    if (whole > most) return bad ? REG_RJC : REG_ROC;
     return bad ? REG_CRCERRS : 0;
 }
 
@@ -385,12 +399,12 @@ static int model_arrive(const uint8_t *frame, uint32_t bytes, enum nic_arrival h
     uint32_t count = *at(REG_RDLEN) / 16, *head = at(REG_RDH), counter;
     if (!(*at(REG_RCTL) & RCTL_EN) || the.resetting || !is_up() || *at(REG_CTRL) & CTRL_MASTER_DISABLE)
         return 0;
-    if ((counter = counter_of(bytes, how))) {
+    if (bytes + FCS_BYTES < COUNTED_FROM || !is_accepted(frame)) return 0;
+    if ((counter = counter_of(frame, bytes, how))) {
         (*at(counter))++;
         return 0;
     }
-    if (!is_accepted(frame)) return 0;
-    if (*head == *at(REG_RDT)) { // I210, 7.1 (SRRCTL.Drop_En), 8.10.12
+    if (*head == *at(REG_RDT)) { // I210, 7.1.1 (SRRCTL.Drop_En); igc_regs.h (RQDPC)
         (*at(REG_RQDPC))++;
         return 0;
     }

@@ -63,9 +63,8 @@ static uint32_t sum_of(const uint8_t *p, uint32_t bytes)
 
 /* ---- power-on and reset ---- */
 
-/* After CmdReset rings, enables and filters have their default values, 0 (8169, 5.7: "default values"; both
- * drivers set all of them again); station address, PHY and counters survive (r8169 does not set them again).
- */
+/* What a reset clears nobody says. Rings, enables and filters are taken as lost, since both drivers set all
+ * of them again; station address, PHY and counters survive, since r8169 does not set them again. */
 static void clear_registers(void)
 {
     static const struct {
@@ -162,7 +161,7 @@ static uint64_t model_read(uint32_t offset, uint32_t bytes)
         return get(REG_MCU, 1) | (get(REG_MISC, 4) & MISC_RX_GATE ? MCU_FIFOS_EMPTY : 0);
     case REG_IDLE: // r8169 rtl_rxtx_empty_cond_2: B and D, after StopReq
         return get(REG_CMD, 1) & CMD_STOP ? IDLE_ALL : 0;
-    case REG_TALLY_LOW: // 8169, 5.3: the command bit is clear when the dump is done
+    case REG_TALLY_LOW: // 8169, 6.1: the command bit is clear when the dump is done
         if (the.dumping && --the.dumping == 0) {
             uint64_t at = (uint64_t)get(REG_TALLY_HIGH, 4) << 32 | (get(REG_TALLY_LOW, 4) & ~63u);
             memcpy(dma(at, sizeof the.tally, "counters dumped to memory that is not the driver's"),
@@ -209,13 +208,13 @@ static void write_tally(uint32_t value)
     if (the.dumping) reject("counters: a dump was asked for before the last one was done");
     put(REG_TALLY_LOW, 4, value);
     if (!(value & TALLY_DUMP)) return;
-    if (value & 63 & ~(uint32_t)TALLY_DUMP) reject("counters: address is not 64-byte aligned"); // 8169, 5.3
+    if (value & 63 & ~(uint32_t)TALLY_DUMP) reject("counters: address is not 64-byte aligned"); // 8169, 6.1
     the.dumping = BUSY_READS;
 }
 
-/* The ring is read until a descriptor is not ours (8169, 8.2; 5.9 TPPoll). Frames that both drivers never
- * give to this device are rejected: unpadded ones (r8169 rtl_quirk_packet_padto), ones in several pieces,
- * offloads. */
+/* The ring is read until a descriptor is not the device's (8169, pages 52 to 54). Frames that both drivers
+ * never give to this device are rejected: unpadded ones (r8169 rtl_quirk_packet_padto), ones in several
+ * pieces, offloads. */
 static void doorbell(uint32_t value)
 {
     if (value != TX_POLL_NOW) reject("doorbell: an unknown queue");
@@ -249,8 +248,8 @@ static void doorbell(uint32_t value)
     }
 }
 
-/* 8169, 5.7: ring addresses are written while the unit is off; both rings are 256-byte aligned (also r8169).
- */
+/* r8169 rtl_hw_start, rge_init_locked: ring addresses are written while the unit is off; r8169 rtl_open,
+ * RGE_ALIGN: both rings are 256-byte aligned. */
 static void check_ring_write(uint32_t offset, uint32_t value)
 {
     uint32_t unit = offset < REG_RX_LOW ? CMD_TX : CMD_RX;
@@ -266,7 +265,7 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
     if (bytes > 4 || offset % bytes || offset + bytes > RTL_BAR_BYTES) reject("write: width or alignment");
     if (the.resetting) reject("a register was written during the reset");
     int locked = get(REG_CONFIG_LOCK, 1) != CONFIG_UNLOCKED;
-    if (offset < REG_MAR0) { // 8169, 5.1: written by 32 bits; 5.13: behind the lock, as CONFIG1 .. 5 are
+    if (offset < REG_MAR0) { // r8169 rtl_rar_set, rge_set_macaddr: behind the lock, by 32 bits
         if (locked) reject("the station address is written while it is locked");
         if (bytes != 4) reject("the station address is not written by 32 bits");
     }
@@ -306,7 +305,7 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
 
 /* ---- frames ---- */
 
-/* The filter: 8169, 5.11 (AB, APM); multicast needs a bit of MAR0. */
+/* The filter: r8169 rtl_set_rx_mode; 8169, page 57 (PAM, BAR). Multicast needs a bit of MAR0. */
 static int is_accepted(const uint8_t *frame)
 {
     static const uint8_t broadcast[6] = {255, 255, 255, 255, 255, 255};
@@ -327,23 +326,22 @@ static uint32_t after(uint32_t at)
     return rx_descriptor(at)->status & DESCRIPTOR_END ? 0 : at + 1;
 }
 
-/* Descriptors for so many bytes, all of them the device's? 8169, 8.2: buffers are aligned to 8 bytes. */
+/* Descriptors for so many bytes, all of them the device's? */
 static int has_room(uint32_t bytes)
 {
     for (uint32_t at = the.rx_at, n = 0, room = 0; room < bytes; at = after(at), n++) {
         struct rtl8125_descriptor *d = rx_descriptor(at);
         if (!(d->status & (uint32_t)DESCRIPTOR_OWN) || n == RING_MOST || (n && at == the.rx_at)) return 0;
         uint32_t size = d->status & RX_LENGTH;
-        if (size == 0 || size % 8 || d->address % 8)
-            reject("receive descriptor: buffer of a wrong size or alignment");
+        if (size == 0) reject("receive descriptor: a buffer without a size");
         dma(d->address, size, "a frame is received into memory that is not the driver's");
         room += size;
     }
     return 1;
 }
 
-/* 8169, 8.2: a frame that does not fit goes on in the next descriptor; FS and LS mark its ends, the last one
- * has its length with the FCS and its errors. */
+/* 8169, pages 56 and 57: a frame that does not fit goes on in the next descriptor; FS and LS mark its ends,
+ * the last one has its length with the FCS and its errors. */
 static void deliver(const uint8_t *frame, uint32_t bytes, uint32_t errors)
 {
     uint32_t whole = bytes + FCS_BYTES, done = 0;
@@ -371,14 +369,15 @@ static int model_arrive(const uint8_t *frame, uint32_t bytes, enum nic_arrival h
     if (how == ARRIVES_WITH_BAD_CRC) errors |= RX_CRC | RX_ERROR;
     if (how == ARRIVES_TOO_LATE) errors |= RX_WATCHDOG | RX_ERROR;
     if (bytes < TX_FRAME_MIN) errors |= RX_RUNT | RX_ERROR;
-    if (bytes + FCS_BYTES > get(REG_RX_MAX, 2)) errors |= RX_WATCHDOG | RX_ERROR; // 8169, 5.19
+    if (bytes + FCS_BYTES > get(REG_RX_MAX, 2)) errors |= RX_WATCHDOG | RX_ERROR; // r8169 rtl_set_rx_max_size
     if ((errors & RX_CRC && !(filter & RX_ACCEPT_BAD)) || (errors & RX_RUNT && !(filter & RX_ACCEPT_RUNTS))) {
-        the.tally.rx_errors++; // 8169, 5.11 (AER, AR)
+        the.tally.rx_errors++; // r8169 AcceptErr, AcceptRunt; 8169, 6.1 (RxEr)
         return 0;
     }
     if (bytes < 6 || !is_accepted(frame)) return 0;
     if (!has_room(bytes + FCS_BYTES)) {
-        the.tally.rx_missed++;
+        the.tally.rx_missed++; // there is no room in the model itself
+        the.tally.rx_errors++; // 8169, 6.1: RxEr includes missed frames
         return 0;
     }
     the.tally.rx_frames++;
