@@ -16,15 +16,22 @@ struct duck *duck_start(const struct duck_options *o)
     d->kernels = o->kernels;
     d->needs_program = o->needs_program;
     d->flock_key = o->flock_key;
-    d->team = carve(p->memory, &at, sizeof *d->team);
-    d->team->ticket = TEAM_CLOSED;
+    d->grain = p->program ? p->program->grain : 64;
     d->kat_memory = carve(p->memory, &at, KAT_MEMORY);
     d->out.memory = carve(p->memory, &at, (uint64_t)OUT_FRAMES * OUT_BYTES);
     for (uint32_t i = 0; i < OUT_FRAMES; i++)
         d->out.frame[i].data = d->out.memory + (size_t)i * OUT_BYTES + LINK_HEADROOM;
     duck__store_start(d, &at);
+    align_to(&at, d->grain); // the program sees nothing of all this
+    uint64_t team_at = at;
+    carve(NULL, &at, sizeof *d->team);
+    align_to(&at, d->grain);
+    if (at > p->memory_bytes) return NULL;
+    d->team = (struct team *)(void *)(p->memory + team_at);
+    d->team->ticket = TEAM_CLOSED;
+    if (p->program && p->program->share) p->program->share(p->self, d->team, at - team_at, PROGRAM_WRITE);
     d->arena = p->memory + at;
-    d->arena_bytes = p->memory_bytes - at;
+    d->arena_bytes = (p->memory_bytes - at) / d->grain * d->grain;
     p->random(p->self, d->nonce, WIRE_NONCE);
     return d;
 }
@@ -48,7 +55,8 @@ static void compute(struct duck *d)
 {
     uint64_t until = d->now + COMPUTE_NS;
     do {
-        int did = duck__work_once(d, 1);
+        int did = duck__work_once(d);
+        did |= duck__check_program(d);
         did |= duck__judge_advance(d);
         if (!did) break;
         d->busy = 1;
@@ -83,19 +91,24 @@ void duck_run(struct duck *d, const _Atomic uint32_t *stop)
         if (d->busy || wait == 0) {
             if (d->busy) quiet_since = d->now;
         } else if (p->now(p->self) - quiet_since >= p->spin_ns) {
+            team_recall(d->team); // the others sleep as well
             p->idle(p->self, wait < LONGEST_NS ? wait : LONGEST_NS);
         }
     }
+    team_recall(d->team); // workers shall see *stop as well
 }
 
 void duck_fault(struct duck *d, const struct wire_fault *fault)
 {
     team_abandon(d->team);
     d->judge.running = NULL;
-    d->store.packing.r = NULL;
+    d->store.program_hash = 0; // to be sent again, by whoever believes in it
     d->stats.faults++;
+    d->fault = *fault;
     duck__log(d, "the program failed, vector", fault->vector);
-    if (d->session.open) duck__tell(d, WIRE_FAULT, 0, fault, sizeof *fault);
+    if (!d->session.open) return;
+    duck__tell(d, WIRE_FAULT, 0, fault, sizeof *fault);
     duck__flush(d);
     duck__end_session(d);
+    d->session.faulted = 1;
 }

@@ -31,8 +31,8 @@ void duck_run(struct duck *d, const _Atomic uint32_t *stop);
 /* Cores 1 ..: takes tasks until *stop. */
 void duck_worker(struct duck *d, const _Atomic uint32_t *stop);
 
-/* The platform caught a fault of the program, and no core is inside it any more: tells the holder, ends the
- * session, keeps the weights. */
+/* The program failed (struct program_ops), and no core is inside it any more: tells the holder, ends the
+ * session, forgets the program, keeps the weights. */
 void duck_fault(struct duck *d, const struct wire_fault *fault);
 
 #endif

@@ -152,6 +152,7 @@ struct session {
     struct peer holder;
     uint64_t lease_until;
     uint32_t last_ping;
+    int faulted; // the program failed: that ended the session
 };
 
 struct duck {
@@ -167,8 +168,12 @@ struct duck {
     struct out out;
     struct wire_stats stats;
     struct team *team;
+    struct team_job job; // the team's; this copy is out of the program's reach
+    uint32_t job_tasks;
+    uint64_t grain; // what the program may read or write begins and ends at multiples of it
     uint8_t *arena; // what is left of the platform's memory
     uint64_t arena_bytes;
+    struct wire_fault fault; // of session.faulted
     void *kat_memory;
     char log[LOG_BYTES];
     uint32_t log_end;
@@ -182,6 +187,11 @@ static inline void *carve(uint8_t *base, uint64_t *at, uint64_t bytes)
     void *p = base ? base + *at : NULL;
     *at += (bytes + 63) / 64 * 64;
     return p;
+}
+
+static inline void align_to(uint64_t *at, uint64_t grain)
+{
+    *at = (*at + grain - 1) / grain * grain;
 }
 
 /* out.c */
@@ -271,9 +281,13 @@ void duck__results_resend(struct duck *d, const struct wire_header *h, const uin
 void duck__step_acknowledge(struct duck *d, uint32_t sequence, const struct step_slot *s, uint32_t status);
 
 /* work.c */
-/* Finishes the running job, however it ends: before memory under it changes. */
+void duck__start_job(struct duck *d, const struct team_job *job, uint32_t tasks);
+/* Finishes the running job, however it ends, and calls everybody back: before memory under it changes. A
+ * program that fails meanwhile ends the session. */
 void duck__drain(struct duck *d);
-/* Does one task of the team's job, one of `most` at most if the program does them. 0: there was none. */
-int duck__work_once(struct duck *d, uint32_t most);
+/* Does one task of the team's job, or a few if the program does them. 0: there was none. */
+int duck__work_once(struct duck *d);
+/* 1: the program had failed; the session has ended. */
+int duck__check_program(struct duck *d);
 
 #endif

@@ -304,7 +304,7 @@ static void start_phase(struct duck *d)
     struct team_job job = {
         .work = s->work, .phase = j->phase, .by_program = d->session.terms.program_hash != 0};
     if (j->phase == DUCK_DOWN_ROWS) job.done = s->row_task_done;
-    team_start(d->team, &job, duck_work_tasks(s->work, j->phase));
+    duck__start_job(d, &job, duck_work_tasks(s->work, j->phase));
     if (j->phase != DUCK_DOWN_ROWS) d->p->wake(d->p->self, &d->team->mail); // by then they are awake
 }
 

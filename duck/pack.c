@@ -94,7 +94,7 @@ static void begin(struct duck *d, struct receiver *r)
     uint32_t panel_bytes = 8 * (uint32_t)p->part.stride * (uint32_t)p->part.element_bytes;
     p->panels_per_task = panel_bytes < TASK_BYTES ? TASK_BYTES / panel_bytes : 1;
     uint32_t tasks = p->pieces + (p->panels + p->panels_per_task - 1) / p->panels_per_task;
-    team_start(d->team, &(struct team_job){.fn = pack_task, .arg = d}, tasks);
+    duck__start_job(d, &(struct team_job){.fn = pack_task, .arg = d}, tasks);
     d->p->wake(d->p->self, &d->team->mail);
 }
 

@@ -136,6 +136,7 @@ void duck__end_session(struct duck *d)
 {
     if (!d->session.open) return;
     duck__drain(d);
+    if (!d->session.open) return; // the program failed on its last tasks
     duck__judge_reset(d);
     d->session.open = 0;
     d->judge.slots = 0;
@@ -242,6 +243,10 @@ static void session_frame(struct duck *d, const struct peer *from, const struct 
         handle_power(d, from, h, payload);
         return;
     case WIRE_PING:
+        if (!d->session.open) { // FAULT was lost
+            duck__answer(d, from, h, WIRE_FAULT, &d->fault, sizeof d->fault);
+            return;
+        }
         if ((int32_t)(h->sequence - d->session.last_ping) > 0) {
             d->session.last_ping = h->sequence;
             renew(d);
@@ -275,9 +280,9 @@ void duck__frame(struct duck *d, const struct datagram *in)
         d->stats.stranger++;
         return;
     }
-    // After CLOSE the key is kept for one purpose: to answer CLOSE again.
-    int ours =
-        h.session != 0 && h.session == d->session.terms.session && (d->session.open || h.type == WIRE_CLOSE);
+    // After its end a session's key is kept for two purposes: to answer CLOSE again, and FAULT for PING.
+    int over = !d->session.open && h.type != WIRE_CLOSE && !(h.type == WIRE_PING && d->session.faulted);
+    int ours = h.session != 0 && h.session == d->session.terms.session && !over;
     if (h.session != 0 && !ours) {
         d->stats.stranger++;
         return;

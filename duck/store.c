@@ -3,7 +3,7 @@
  * The arena holds, from its beginning, blocks of weights (blocks.c); up to its end what is made anew for
  * every plan: the head of the duck core and the hashes of the units; below that what belongs to the session:
  * staging slots and step slots. A new plan drops nothing but its predecessor's order: runs that both have
- * stay. */
+ * stay. The judge's program may read all of it, and write the step slots, which have pages of their own. */
 #include "duck/duck_internal.h"
 
 #include <string.h>
@@ -57,10 +57,11 @@ static int parse_plan(struct store *s)
 
 static uint64_t session_bytes(struct duck *d)
 {
-    uint64_t at = 0;
-    duck__staging_lay_out(d, NULL, &at);
-    duck__judge_lay_out(d, NULL, &at);
-    return at;
+    uint64_t staging = 0, steps = 0;
+    duck__staging_lay_out(d, NULL, &staging);
+    duck__judge_lay_out(d, NULL, &steps);
+    align_to(&steps, d->grain); // they end at s->top
+    return staging + steps;
 }
 
 int duck__plan_arrived(struct duck *d, struct wire_put_ack *ack)
@@ -81,7 +82,7 @@ int duck__plan_arrived(struct duck *d, struct wire_put_ack *ack)
     ack->value = s->core_bytes + head + hashes;
     ack->available = d->arena_bytes;
     if (units > UINT32_MAX || ack->value > d->arena_bytes) return 0;
-    s->top = (d->arena_bytes - head - hashes) / 64 * 64;
+    s->top = (d->arena_bytes - head - hashes) / d->grain * d->grain;
     struct blocks *t = &s->blocks;
     while (t->count && t->block[t->count - 1].at + t->block[t->count - 1].bytes > s->top) t->count--;
     s->core = duck_core_init_head(d->arena + s->top, &s->shape, d->kernels);
@@ -98,6 +99,12 @@ int duck__plan_arrived(struct duck *d, struct wire_put_ack *ack)
     return 1;
 }
 
+static void share(struct duck *d, uint64_t at, uint64_t end, enum program_rights rights)
+{
+    const struct program_ops *program = d->p->program;
+    if (program && program->share) program->share(d->p->self, d->arena + at, end - at, rights);
+}
+
 uint64_t duck__lay_out_session(struct duck *d)
 {
     struct store *s = &d->store;
@@ -111,7 +118,12 @@ uint64_t duck__lay_out_session(struct duck *d)
     }
     if (at < s->blocks.clean_to) s->blocks.clean_to = at;
     duck__staging_lay_out(d, d->arena, &at);
+    uint64_t steps = at;
     duck__judge_lay_out(d, d->arena, &at);
+    duck__drain(d);
+    share(d, 0, steps, PROGRAM_READ);
+    share(d, steps, s->top, PROGRAM_WRITE);
+    share(d, s->top, d->arena_bytes, PROGRAM_READ);
     return 0;
 }
 

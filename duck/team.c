@@ -11,6 +11,7 @@ void team_start(struct team *t, const struct team_job *job, uint32_t tasks)
     t->job = *job;
     if (job->done)
         for (uint32_t i = 0; i < tasks; i++) atomic_store_explicit(&job->done[i], 0, memory_order_relaxed);
+    atomic_store_explicit(&t->recall, 0, memory_order_relaxed);
     atomic_store_explicit(&t->ticket, number << 32, memory_order_release);
     atomic_fetch_add_explicit(&t->mail, 1, memory_order_release);
 }
@@ -27,4 +28,9 @@ void team_abandon(struct team *t)
     atomic_store_explicit(&t->ticket, number << 32 | TEAM_CLOSED, memory_order_seq_cst);
     atomic_store_explicit(&t->tasks, 0, memory_order_relaxed);
     atomic_store_explicit(&t->finished, 0, memory_order_relaxed);
+}
+
+void team_recall(struct team *t)
+{
+    atomic_store_explicit(&t->recall, 1, memory_order_release);
 }

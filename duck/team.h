@@ -5,7 +5,8 @@
  * cores (and the judge's program) can write; only core 0 starts and ends jobs.
  *
  * A job is either a function of the duck (packing weights) or a phase of a step, which the judge's program
- * may run: that one is described by data only, because the program does not share the duck's code. */
+ * may run: that one is described by data only, because the program does not share the duck's code. Cores stay
+ * in the program from one step to the next until core 0 calls them back. */
 #ifndef DUCK_TEAM_H
 #define DUCK_TEAM_H
 
@@ -30,8 +31,9 @@ struct team {
      * In one word, so that a core which comes late to an old job cannot take a task of the next one. */
     _Atomic uint64_t ticket;
     _Atomic uint32_t tasks, finished;
-    _Atomic uint32_t mail; // changes with every job: what sleeping cores wait on
-    struct team_job job;   // constant while any of its tasks is unfinished
+    _Atomic uint32_t mail;   // changes with every job: what sleeping cores wait on
+    _Atomic uint32_t recall; // 1: cores that find no task inside the program shall leave it
+    struct team_job job;     // constant while any of its tasks is unfinished
 };
 
 #define TEAM_CLOSED 0xffffffffu
@@ -42,6 +44,8 @@ void team_start(struct team *t, const struct team_job *job, uint32_t tasks);
 int team_is_over(const struct team *t);
 /* Core 0, when no core is inside a task: forgets the job. */
 void team_abandon(struct team *t);
+/* Core 0: nobody waits inside the program for another job once this one has no tasks left. */
+void team_recall(struct team *t);
 
 /* Any core: takes a task. 0: there is none. */
 static inline int team_take(struct team *t, uint32_t *task)
@@ -63,13 +67,6 @@ static inline void team_finish(struct team *t, uint32_t task)
 {
     if (t->job.done) atomic_store_explicit(&t->job.done[task], 1, memory_order_release);
     atomic_fetch_add_explicit(&t->finished, 1, memory_order_release);
-}
-
-/* Any core: something might be there to take. */
-static inline int team_has_tasks(const struct team *t)
-{
-    uint64_t ticket = atomic_load_explicit(&t->ticket, memory_order_relaxed);
-    return (uint32_t)ticket < atomic_load_explicit(&t->tasks, memory_order_relaxed);
 }
 
 #endif

@@ -1,35 +1,59 @@
 /* work.c: the cores: taking tasks, spinning, sleeping. */
 #include "duck/duck_internal.h"
 
-enum { SLEEP_NS = 50000000 }; // a wake-up that got lost costs this much at most
+enum {
+    SLEEP_NS = 50000000, // a wake-up that got lost costs this much at most
+    PROGRAM_TASKS = 6,   // of core 0 in one visit: some 10 us, then it looks at the NIC again
+};
 
-/* The job may be looked at only with a task of it in hand: else it may be changing. */
-static void run_tasks(struct duck *d, uint32_t most)
+void duck__start_job(struct duck *d, const struct team_job *job, uint32_t tasks)
 {
-    struct team *t = d->team;
-    uint32_t task;
-    while (most-- && team_take(t, &task)) {
-        if (!t->job.fn && t->job.by_program) task = d->p->program->run(d->p->self, t, task, most + 1);
-        if (task == TEAM_CLOSED) continue;
-        if (t->job.fn)
-            t->job.fn(t->job.arg, task);
-        else
-            duck_work_run(t->job.work, t->job.phase, task);
-        team_finish(t, task);
-    }
+    d->job = *job;
+    d->job_tasks = tasks;
+    team_start(d->team, job, tasks);
 }
 
-int duck__work_once(struct duck *d, uint32_t most)
+/* The job may be looked at only with a task of it in hand: else it may be changing. Looked at is the duck's
+ * own copy: the program can write the team's. */
+static void run_task(struct duck *d, uint32_t task, uint32_t most)
 {
-    if (!team_has_tasks(d->team)) return 0;
-    run_tasks(d, most);
+    struct team *t = d->team;
+    if (!d->job.fn && d->job.by_program) {
+        task = d->p->program->run(d->p->self, t, task, most);
+        if (task == TEAM_CLOSED) return;
+    }
+    const struct team_job *job = &d->job; // maybe a later one than before: the program stayed inside
+    if (task >= d->job_tasks) return;
+    if (job->fn)
+        job->fn(job->arg, task);
+    else if (!job->by_program)
+        duck_work_run(job->work, job->phase, task);
+    if (job->done) atomic_store_explicit(&job->done[task], 1, memory_order_release);
+    atomic_fetch_add_explicit(&t->finished, 1, memory_order_release);
+}
+
+int duck__work_once(struct duck *d)
+{
+    uint32_t task;
+    if (!team_take(d->team, &task)) return 0;
+    run_task(d, task, PROGRAM_TASKS);
+    return 1;
+}
+
+int duck__check_program(struct duck *d)
+{
+    const struct program_ops *program = d->p->program;
+    struct wire_fault fault;
+    if (!program || !program->failed || !program->failed(d->p->self, &fault)) return 0;
+    duck_fault(d, &fault);
     return 1;
 }
 
 void duck__drain(struct duck *d)
 {
-    while (!team_is_over(d->team))
-        if (!duck__work_once(d, 1)) __builtin_ia32_pause();
+    while (!team_is_over(d->team) && !duck__check_program(d))
+        if (!duck__work_once(d)) __builtin_ia32_pause();
+    team_recall(d->team);
     if (d->store.packing.r) duck__pack_over(d);
     d->judge.running = NULL;
 }
@@ -39,15 +63,16 @@ void duck_worker(struct duck *d, const _Atomic uint32_t *stop)
     const struct platform *p = d->p;
     uint64_t idle_since = 0;
     while (!atomic_load_explicit(stop, memory_order_relaxed)) {
-        uint32_t mail = atomic_load_explicit(&d->team->mail, memory_order_acquire);
-        if (team_has_tasks(d->team)) {
-            run_tasks(d, UINT32_MAX);
+        uint32_t task, mail = atomic_load_explicit(&d->team->mail, memory_order_acquire);
+        if (team_take(d->team, &task)) {
+            run_task(d, task, PROGRAM_STAY);
             idle_since = 0;
             continue;
         }
         uint64_t now = p->now(p->self);
         if (idle_since == 0) idle_since = now;
-        if (now - idle_since > p->spin_ns)
+        // Called back: core 0 is about to sleep.
+        if (now - idle_since > p->spin_ns || atomic_load_explicit(&d->team->recall, memory_order_relaxed))
             p->sleep(p->self, &d->team->mail, mail, SLEEP_NS);
         else
             __builtin_ia32_pause();

@@ -17,7 +17,8 @@ static struct {
  * still be on its way out. */
 static _Atomic uint32_t inside;
 
-/* The caller has drained the team: nobody enters, and who is inside has only a return left to run. */
+/* The caller has drained and recalled the team: nobody enters, and who is inside has only a return left to
+ * run. */
 static void unload(void)
 {
     while (atomic_load_explicit(&inside, memory_order_acquire) != 0) __builtin_ia32_pause();
@@ -71,10 +72,11 @@ static uint32_t run(void *self, struct team *team, uint32_t task, uint32_t most)
     (void)self;
     atomic_fetch_add_explicit(&inside, 1, memory_order_acquire);
     BEFORE_PROGRAM(team);
-    uint32_t left = the.entry(team, task, most);
+    _Atomic uint32_t beat = 1; // nobody looks: a stuck program is a stuck process
+    uint32_t left = the.entry(team, task, most, &beat);
     AFTER_PROGRAM(team);
     atomic_fetch_sub_explicit(&inside, 1, memory_order_release);
     return left;
 }
 
-const struct program_ops program_linux = {.load = load, .run = run};
+const struct program_ops program_linux = {.load = load, .run = run, .grain = 64};

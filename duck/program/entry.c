@@ -28,14 +28,32 @@ void *memset(void *to, int value, size_t n)
     return to;
 }
 
-uint32_t program_entry(struct team *team, uint32_t task, uint32_t most)
+/* 0: the program shall be left. */
+static int next_task(struct team *team, uint32_t *task, int stay)
+{
+    while (!team_take(team, task)) {
+        if (!stay || atomic_load_explicit(&team->recall, memory_order_acquire)) return 0;
+        __builtin_ia32_pause();
+    }
+    return 1;
+}
+
+static void step(_Atomic uint32_t *beat) // this core's own
+{
+    atomic_store_explicit(beat, atomic_load_explicit(beat, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+uint32_t program_entry(struct team *team, uint32_t task, uint32_t most, _Atomic uint32_t *beat)
 {
     const struct fp9_kernels *k = fp9_select(NULL);
+    int stay = most == PROGRAM_STAY;
     if (!k) __builtin_trap(); // a duck without AVX2 is not admitted
     for (;;) {
         if (team->job.fn) return task;
         duck_work_run_with(team->job.work, k, team->job.phase, task);
         team_finish(team, task);
-        if (--most == 0 || !team_take(team, &task)) return TEAM_CLOSED;
+        step(beat);
+        if ((!stay && --most == 0) || !next_task(team, &task, stay)) return TEAM_CLOSED;
+        step(beat);
     }
 }

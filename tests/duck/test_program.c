@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "duck/program_elf.h"
+#include "duck/program_trace.h"
 #include "tests/fp9/fp9_random.h"
 
 enum { MOST = 1 << 20 };
@@ -139,12 +140,48 @@ static void rubbish_is_survived(void **state)
     assert_true(sound > 0 && sound < 4000);
 }
 
+static void calls_are_told_from_other_words(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *what;
+        uint8_t before[8]; // the bytes in front of the address
+        uint32_t found;
+    } cases[] = {
+        {"call rel32", {0, 0, 0, 0xe8, 1, 2, 3, 4}, 1},
+        {"call *%rax", {0, 0, 0, 0, 0, 0, 0xff, 0xd0}, 1},
+        {"call *8(%rax)", {0, 0, 0, 0, 0, 0xff, 0x50, 8}, 1},
+        {"call *(%rax,%rcx)", {0, 0, 0, 0, 0, 0xff, 0x14, 8}, 1},
+        {"call *8(%rsp)", {0, 0, 0, 0, 0xff, 0x54, 0x24, 8}, 1},
+        {"call *x(%rip)", {0, 0, 0xff, 0x15, 1, 2, 3, 4}, 1},
+        {"call *x(%rsp)", {0, 0xff, 0x94, 0x24, 1, 2, 3, 4}, 1},
+        {"jmp *%rax", {0, 0, 0, 0, 0, 0, 0xff, 0xe0}, 0},
+        {"nothing", {0, 0, 0, 0, 0, 0, 0, 0}, 0},
+    };
+    uint8_t code[24];
+    const uint64_t start = 0x500000200000;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(code, 0, sizeof code);
+        memcpy(code + 8, cases[i].before, 8);
+        uint64_t out[2], stack[] = {1, start + 16, start + 3, start + 25, start - 1};
+        if (program_trace((const uint8_t *)stack, sizeof stack, code, start, 24, out, 2) != cases[i].found)
+            fail_msg("%s", cases[i].what);
+        if (cases[i].found) assert_int_equal(out[0], start + 16);
+    }
+    memset(code, 0xe8, sizeof code); // innermost first, no more than fit, and no half words
+    uint64_t out[2], stack[] = {start + 10, start + 11, start + 12};
+    assert_int_equal(program_trace((const uint8_t *)stack, sizeof stack, code, start, 24, out, 2), 2);
+    assert_true(out[0] == start + 10 && out[1] == start + 11);
+    assert_int_equal(program_trace((const uint8_t *)stack, 15, code, start, 24, out, 2), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_real_program_is_sound),
         cmocka_unit_test(what_is_wrong_is_told_apart),
         cmocka_unit_test(rubbish_is_survived),
+        cmocka_unit_test(calls_are_told_from_other_words),
     };
     return cmocka_run_group_tests(tests, read_program, NULL);
 }
