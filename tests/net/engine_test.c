@@ -176,6 +176,30 @@ static void dead_duck(void **state)
     free(w);
 }
 
+/* A duck whose program failed is lost like one that is silent: its report says why. */
+static void failed_program(void **state)
+{
+    (void)state;
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    world_make(w, &shape, 1, 2, 1, 9);
+    world_host_start(w, 0, 1, 4, WIRE_BF16);
+    must_open(w, 0);
+    assert_int_equal(net_lost(&w->host[0].flock), -1);
+    duck_fault(
+        w->duck[1].duck,
+        &(struct wire_fault){
+            .vector = 14, .core = 2, .rip = 0x500000201015, .program = 0x500000200000, .text = "page fault"});
+    assert_true(world_run(w, failed, 0, 1000 * MS));
+    assert_int_equal(net_lost(&w->host[0].flock), 1);
+    struct error err;
+    assert_int_equal(net_failure(&w->host[0].flock, &err), -EIO);
+    assert_string_equal(err.text, "duck 1 (world, 10.21.0.102:21210): core 2: page fault (vector 0xe) at "
+                                  "0x500000201015, 0x1015 bytes into program 0000000000000000");
+    world_free(w);
+    free(w);
+}
+
 static bool all_closed(struct world *w, int host)
 {
     return net_all_reached(&w->host[host].flock, NET_CLOSED, NULL);
@@ -307,9 +331,9 @@ static void hostile_frames(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_bits),     cmocka_unit_test(paused_duck), cmocka_unit_test(dead_duck),
-        cmocka_unit_test(restart),        cmocka_unit_test(second_host), cmocka_unit_test(changed_weight),
-        cmocka_unit_test(hostile_frames),
+        cmocka_unit_test(right_bits),     cmocka_unit_test(paused_duck),    cmocka_unit_test(dead_duck),
+        cmocka_unit_test(restart),        cmocka_unit_test(second_host),    cmocka_unit_test(changed_weight),
+        cmocka_unit_test(hostile_frames), cmocka_unit_test(failed_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

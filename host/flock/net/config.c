@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "duck/wire.h"
 #include "host/model/json.h"
@@ -284,6 +285,21 @@ static void find_state(char *out, size_t size)
     }
 }
 
+/* The program that was built with this duckd lies beside it, or for tests one folder above; empty: nowhere.
+ */
+static void find_program(char *out, size_t size)
+{
+    static const char *const places[] = {"duck/fp9_kernels.elf", "../duck/fp9_kernels.elf"};
+    char self[400];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    for (size_t i = 0; n > 0 && i < sizeof places / sizeof places[0]; i++) {
+        self[n] = 0;
+        snprintf(out, size, "%.*s/%s", (int)(strrchr(self, '/') - self), self, places[i]);
+        if (access(out, R_OK) == 0) return;
+    }
+    *out = 0;
+}
+
 static int read_state(struct net_config *c, const cJSON *root, const char *name, struct error *err)
 {
     char dir[400];
@@ -322,6 +338,7 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     if (!rc) rc = read_key(c, root, name, err);
     if (!rc) rc = read_state(c, root, name, err);
     if (!rc) rc = read_times(c, root, name, err);
+    find_program(c->program, sizeof c->program);
     if (!rc) rc = read_text(root, "program", c->program, sizeof c->program, name, err);
     if (!rc) rc = read_uint(root, "payload", 512, WIRE_PAYLOAD_JUMBO, &c->payload, name, err);
     if (!rc) rc = read_uint(root, "host_port", 1, 65535, &host_udp, name, err);

@@ -47,7 +47,7 @@ struct net_config {
     bool poll;            // DPDK: never sleep
     bool huge_pages;      // DPDK
     uint32_t memory_mb;   // DPDK without huge pages
-    char program[256];    // ELF for bare-metal ducks; empty: none
+    char program[512];    // ELF for bare-metal ducks; empty: none
     char manifest[512];   // file that says what ducks hold; empty: none is kept
     char plans[512];      // beginning of the files' names that keep plans (plan_file.h); empty: none
 };

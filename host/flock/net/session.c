@@ -248,8 +248,11 @@ void net__fault(struct net_duck *d, const struct wire_fault *fault)
     char text[sizeof fault->text];
     memcpy(text, fault->text, sizeof text);
     text[sizeof text - 1] = 0;
-    net_fail(d->port->flock, -EIO, "the program on %s failed: %s (vector %u, core %u, at %#llx)",
-             net_duck_name(d).s, text, fault->vector, fault->core, (unsigned long long)fault->rip);
+    struct net_flock *f = d->port->flock;
+    atomic_store(&f->lost, (int)d->index); // its session has ended
+    net_fail(f, -EIO, "%s: core %u: %s (vector %#x) at %#llx, %#llx bytes into program %016llx",
+             net_duck_name(d).s, fault->core, text, fault->vector, (unsigned long long)fault->rip,
+             (unsigned long long)(fault->rip - fault->program), (unsigned long long)f->program_hash);
 }
 
 /* ---- keeping ---- */
