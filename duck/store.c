@@ -88,7 +88,7 @@ int duck__plan_arrived(struct duck *d, struct wire_put_ack *ack)
     s->core = duck_core_init_head(d->arena + s->top, &s->shape, d->kernels);
     s->unit_hash = (uint64_t *)(void *)(d->arena + s->top + head);
     uint64_t session = session_bytes(d);
-    ack->value += session;
+    ack->value = s->core_bytes + session + d->arena_bytes - s->top;
     if (ack->value > d->arena_bytes) return 0;
     ack->status = WIRE_PUT_RECEIVED;
     ack->reason = 0;

@@ -133,7 +133,7 @@ static EFI_STATUS reserve_memory(void)
     EFI_STATUS s = services->AllocatePages(AllocateMaxAddress, EfiLoaderData, 1, &low);
     if (s != EFI_SUCCESS) return s;
     size_t cores = boot.acpi.cores ? boot.acpi.cores : 1;
-    boot.pool.bytes = BOOT_TABLES + BOOT_DMA + cores * (BOOT_STACK + (16 << 10));
+    boot.pool.bytes = BOOT_TABLES + BOOT_DMA + 4096 + BOOT_PROGRAM + cores * (2 * BOOT_STACK + (16 << 10));
     s = services->AllocatePages(AllocateMaxAddress, EfiLoaderData, boot.pool.bytes / 4096, &pool);
     if (s != EFI_SUCCESS) return s;
     boot.low_page = low;

@@ -21,6 +21,7 @@ enum {
     BOOT_STACK = 256 << 10,  // per core; the down product alone has 128 KiB of blocks on it
     BOOT_TABLES = 768 << 10, // page tables
     BOOT_DMA = (2 << 20) + (256 << 10),
+    BOOT_PROGRAM = 1 << 20,
 };
 
 struct boot {

@@ -8,8 +8,6 @@
 #include "duck/uefi/cpu.h"
 #include "duck/uefi/trampoline.h"
 
-enum { MSR_GS_BASE = 0xc0000101 };
-
 struct core *cores;
 uint32_t cores_count;
 static struct apic apic;
@@ -61,7 +59,8 @@ const char *cores_enable_vectors(void)
     if (!(features & XSAVE)) return "XSAVE";
     if (!(features & AVX)) return "AVX";
     __asm__ volatile("mov %%cr0, %0" : "=r"(cr0));
-    cr0 = (cr0 & ~(uint64_t)(CR0_EM | CR0_TS)) | CR0_MP | CR0_NE | CR0_WP;
+    // WP off: read-only pages are so for the program alone, the firmware writes the weights.
+    cr0 = (cr0 & ~(uint64_t)(CR0_EM | CR0_TS | CR0_WP)) | CR0_MP | CR0_NE;
     __asm__ volatile("mov %0, %%cr0" : : "r"(cr0) : "memory");
     __asm__ volatile("mov %%cr4, %0" : "=r"(cr4));
     cr4 |= CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_OSXSAVE;
@@ -75,6 +74,8 @@ static void become(struct core *c)
 {
     trap_load(&c->trap);
     write_msr(MSR_GS_BASE, (uint64_t)(uintptr_t)c);
+    c->tss_stack = c->trap.tss + TRAP_RSP0;
+    user_enable();
     apic_enable(&apic, VECTOR_TIMER, VECTOR_SPURIOUS);
 }
 
@@ -83,6 +84,11 @@ uint32_t core_index(void)
     uint32_t index;
     __asm__ volatile("movl %%gs:0, %0" : "=r"(index));
     return index;
+}
+
+struct core *core_self(void)
+{
+    return &cores[core_index()];
 }
 
 int core_owns_stack(uint64_t address)
@@ -214,6 +220,7 @@ void cores_sleep(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns)
         apic_timer(&apic, ticks > UINT32_MAX ? UINT32_MAX : (uint32_t)ticks);
         cpu_sleep();
         apic_timer(&apic, 0);
+        core_self()->user.ticks = 0;
     }
     atomic_fetch_sub(&sleepers, 1);
 }
@@ -222,4 +229,14 @@ void cores_wake_others(void)
 {
     atomic_thread_fence(memory_order_seq_cst); // the word's change before the look at the sleepers
     if (atomic_load(&sleepers)) apic_send_others(&apic, APIC_FIXED | VECTOR_WAKE);
+}
+
+void cores_interrupt_others(void)
+{
+    apic_send_others(&apic, APIC_FIXED | VECTOR_WAKE);
+}
+
+void cores_tick(uint64_t ns)
+{
+    apic_timer(&apic, (uint32_t)(ns / 1000 * timer_ticks_per_ms / 1000) + 1);
 }

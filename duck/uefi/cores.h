@@ -9,10 +9,14 @@
 #include "duck/uefi/boot.h"
 #include "duck/uefi/paging.h"
 #include "duck/uefi/trap.h"
+#include "duck/uefi/user.h"
 
 struct core {
     uint32_t index; // first: core_index() reads it through GS
     uint32_t apic_id;
+    uint64_t kernel_stack; // user_entries.S reads these two through GS: where ring 3 was entered,
+    uint8_t *tss_stack;    // and what the TSS has for it
+    struct user user;
     uint8_t *stack;
     void (*work)(struct core *self); // cores 1 ..: what it does with its life
     _Atomic uint32_t is_up;
@@ -33,6 +37,7 @@ void cores_start_others(struct boot *boot, uint64_t cr3, void (*work)(struct cor
 /* Every core: CR4, XCR0 and MXCSR as vector code needs them. NULL, or the feature the CPU does not have. */
 const char *cores_enable_vectors(void);
 
+struct core *core_self(void);
 uint32_t core_index(void);
 int core_owns_stack(uint64_t address); // 1: address and the 16 bytes from there lie in a core's stack
 
@@ -42,5 +47,9 @@ void cores_calibrate_timer(void);
 /* This core sleeps until an interrupt, at most `ns`, unless *word is no longer `seen` (word may be NULL). */
 void cores_sleep(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns);
 void cores_wake_others(void);
+/* Interrupts the other cores, asleep or not. */
+void cores_interrupt_others(void);
+/* Interrupts this core once, if it is in ring 3 by then, with VECTOR_TIMER. cores_sleep() forgets it. */
+void cores_tick(uint64_t ns);
 
 #endif

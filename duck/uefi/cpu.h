@@ -13,11 +13,22 @@ enum {
     CR0_WP = 1 << 16,
     CR4_OSFXSR = 1 << 9,
     CR4_OSXMMEXCPT = 1 << 10,
+    CR4_UMIP = 1 << 11,
     CR4_OSXSAVE = 1 << 18,
+    CR4_SMEP = 1 << 20,
     XCR0_X87_SSE_AVX = 7,
     MSR_APIC_BASE = 0x1b,
     MSR_EFER = 0xc0000080,
+    EFER_SCE = 1 << 0,
     EFER_NXE = 1 << 11,
+};
+/* SDM vol. 3, 5.8.8: where SYSCALL leads and which flags it clears; GS of this ring and of the other. */
+enum {
+    MSR_STAR = 0xc0000081,
+    MSR_LSTAR = 0xc0000082,
+    MSR_FMASK = 0xc0000084,
+    MSR_GS_BASE = 0xc0000101,
+    MSR_OTHER_GS_BASE = 0xc0000102,
 };
 #define MXCSR_DEFAULT 0x1f80u // all exceptions masked, round to nearest, no flush to zero
 

@@ -15,6 +15,7 @@
 #include "duck/uefi/pci.h"
 #include "duck/uefi/platform_uefi.h"
 #include "duck/uefi/print.h"
+#include "duck/uefi/program_uefi.h"
 #include "duck/uefi/trap.h"
 
 /* Where the arena lies: all free memory, one piece after the other, whatever holes there are between. */
@@ -45,6 +46,7 @@ static void map_memory(const struct boot *b, void *tables)
     if (paging_start(&paging, tables, BOOT_TABLES, (cpuid(EXTENDED, 0).d & GIANT_PAGES) != 0) ||
         paging_identity(&paging, &b->map, b->image, b->image_end))
         give_up("no room for page tables");
+    paging.has_giant = 0; // the program's rights end at multiples of 2 MiB
     uint32_t pieces = memory_map_arena(&b->map, piece, MOST_PIECES);
     for (uint32_t i = 0; i < pieces; i++) {
         if (paging_map(&paging, ARENA_ADDRESS + arena_bytes, piece[i].start, piece[i].bytes,
@@ -134,6 +136,8 @@ static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
     static struct net net;
     open_nic(&nic, b);
     platform_uefi_start(&platform, &options, tsc_hz);
+    platform.program = program_uefi_start(b, &paging);
+    if (!platform.program) give_up("no memory for the judge's program");
     platform.cores = cores_count;
     platform.memory = arena;
     platform.memory_bytes = arena_bytes;
@@ -148,7 +152,8 @@ static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
     struct duck_options o = {.platform = &platform,
                              .link = &net.link,
                              .flock_key = siphash_key(options.key),
-                             .kernels = fp9_select(NULL)};
+                             .kernels = fp9_select(NULL),
+                             .needs_program = 1};
     struct duck *d = duck_start(&o);
     if (!d) give_up("too little memory for a duck");
     atomic_store(&the_duck, d);

@@ -94,17 +94,35 @@ int paging_map(struct paging *p, uint64_t va, uint64_t pa, uint64_t bytes, uint6
     return 0;
 }
 
-uint64_t paging_find(const struct paging *p, uint64_t va)
+/* The entry of the page around va, *size its bytes. NULL: not mapped. */
+static uint64_t *page_at(const struct paging *p, uint64_t va, uint64_t *size)
 {
     uint64_t *table = p->root;
     for (unsigned level = 4; level; level--) {
-        uint64_t e = *entry_in(table, level, va);
-        if (!(e & PAGE_PRESENT)) return 0;
-        if (level == 1 || (level < 4 && e & PAGE_LARGE)) {
-            uint64_t base = e & ADDRESS & ~(span(level) - 1);
-            return (e & ~ADDRESS) | ((base + va % span(level)) & ADDRESS);
-        }
-        table = table_of(e);
+        uint64_t *e = entry_in(table, level, va);
+        if (!(*e & PAGE_PRESENT)) return NULL;
+        *size = span(level);
+        if (level == 1 || (level < 4 && *e & PAGE_LARGE)) return e;
+        table = table_of(*e);
+    }
+    return NULL;
+}
+
+uint64_t paging_find(const struct paging *p, uint64_t va)
+{
+    uint64_t size, *e = page_at(p, va, &size);
+    if (!e) return 0;
+    uint64_t base = *e & ADDRESS & ~(size - 1);
+    return (*e & ~ADDRESS) | ((base + va % size) & ADDRESS);
+}
+
+int paging_protect(struct paging *p, uint64_t va, uint64_t bytes, uint64_t flags)
+{
+    const uint64_t rights = PAGE_WRITE | PAGE_USER | PAGE_NO_EXECUTE;
+    for (uint64_t end = va + bytes, size; va < end; va += size) {
+        uint64_t *e = page_at(p, va, &size);
+        if (!e || va % size || end - va < size) return -1;
+        *e = (*e & ~rights) | (flags & rights);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /* paging.h: four-level page tables (Intel SDM vol. 3, 4.5) in a pool of pages given at start.
  *
  * Pure but for the pool, in which a table's address is its physical address. Uses the largest page that
- * fits: 1 GiB (where the CPU has them), 2 MiB, 4 KiB. Never unmaps, never changes a mapping. */
+ * fits: 1 GiB (where the CPU has them), 2 MiB, 4 KiB. Never unmaps, never moves a mapping. */
 #ifndef DUCK_UEFI_PAGING_H
 #define DUCK_UEFI_PAGING_H
 
@@ -29,6 +29,10 @@ int paging_start(struct paging *p, void *pool, size_t bytes, int has_giant);
 /* Maps [va, va + bytes) to pa .., all multiples of 4 KiB; flags without PAGE_PRESENT. What is mapped already
  * to the same place stays as it is. Returns 0; -1: the pool is used up; -2: mapped to another place. */
 int paging_map(struct paging *p, uint64_t va, uint64_t pa, uint64_t bytes, uint64_t flags);
+/* Gives pages that are mapped other rights: PAGE_WRITE, PAGE_USER and PAGE_NO_EXECUTE as in flags. Returns
+ * -1: a page is not there, or is not wholly in [va, va + bytes). Cores may know the old rights until they
+ * load CR3. */
+int paging_protect(struct paging *p, uint64_t va, uint64_t bytes, uint64_t flags);
 /* The entry that translates va with its address part replaced by va's physical address; 0: not mapped. */
 uint64_t paging_find(const struct paging *p, uint64_t va);
 

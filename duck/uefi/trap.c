@@ -8,8 +8,9 @@
 #include "duck/uefi/console.h"
 #include "duck/uefi/cores.h"
 #include "duck/uefi/cpu.h"
+#include "duck/uefi/user.h"
 
-enum { CODE = 0x08, DATA = 0x10, TSS = 0x28, EXCEPTIONS = 32, DOUBLE_FAULT = 8, PAGE_FAULT = 14 };
+enum { EXCEPTIONS = 32, DOUBLE_FAULT = 8 };
 
 extern const uint8_t trap_entries[]; // 16 bytes each
 struct table_pointer {
@@ -38,7 +39,7 @@ void trap_start(uint64_t image, uint64_t end)
     for (uint32_t i = 0; i < 256; i++) {
         uint64_t at = (uint64_t)(uintptr_t)(trap_entries + 16 * i);
         idt[i] = (struct gate){.offset_low = (uint16_t)at,
-                               .selector = CODE,
+                               .selector = TRAP_CODE,
                                .ist = i == DOUBLE_FAULT,
                                .type = INTERRUPT_GATE,
                                .offset_mid = (uint16_t)(at >> 16),
@@ -55,17 +56,20 @@ void trap_load(struct trap_core *c)
     memcpy(c->tss + IST1, &top, 8);
     c->tss[IO_MAP] = TSS_LIMIT + 1; // no ports for ring 3
     c->gdt[0] = 0;
-    c->gdt[CODE / 8] = 0x00af9b000000ffff; // 64-bit code
-    c->gdt[DATA / 8] = 0x00cf93000000ffff;
-    c->gdt[3] = c->gdt[4] = 0;
-    c->gdt[TSS / 8] = TSS_LIMIT | (tss & 0xffffff) << 16 | (uint64_t)0x89 << 40 | (tss >> 24 & 0xff) << 56;
-    c->gdt[TSS / 8 + 1] = tss >> 32;
+    c->gdt[TRAP_CODE / 8] = 0x00af9b000000ffff; // 64-bit code
+    c->gdt[TRAP_DATA / 8] = 0x00cf93000000ffff;
+    c->gdt[TRAP_USER_BASE / 8] = 0; // would be 32-bit code
+    c->gdt[TRAP_USER_BASE / 8 + 1] = 0x00cff3000000ffff;
+    c->gdt[TRAP_USER_BASE / 8 + 2] = 0x00affb000000ffff;
+    c->gdt[TRAP_TSS / 8] =
+        TSS_LIMIT | (tss & 0xffffff) << 16 | (uint64_t)0x89 << 40 | (tss >> 24 & 0xff) << 56;
+    c->gdt[TRAP_TSS / 8 + 1] = tss >> 32;
     struct table_pointer g = {sizeof c->gdt - 1, (uint64_t)(uintptr_t)c->gdt};
     struct table_pointer i = {sizeof idt - 1, (uint64_t)(uintptr_t)idt};
-    segments_load(&g, &i, TSS);
+    segments_load(&g, &i, TRAP_TSS);
 }
 
-static const char *name_of(uint64_t vector)
+const char *trap_name(uint64_t vector)
 {
     static const char *const name[] = {"divide error", "debug",       "NMI",           "breakpoint",
                                        "overflow",     "bound",       "bad opcode",    "no FPU",
@@ -79,7 +83,7 @@ static void report(const struct trap *t)
 {
     uint64_t cr2;
     __asm__ volatile("mov %%cr2, %0" : "=r"(cr2));
-    say("*** core %u: %s (vector %lu, error code 0x%lx) at image+0x%lx", core_index(), name_of(t->vector),
+    say("*** core %u: %s (vector %lu, error code 0x%lx) at image+0x%lx", core_index(), trap_name(t->vector),
         t->vector, t->error_code, t->rip - image_start);
     say("*** rip %016lx rsp %016lx rflags %08lx cr2 %016lx", t->rip, t->rsp, t->rflags, cr2);
     say("*** rax %016lx rbx %016lx rcx %016lx rdx %016lx", t->rax, t->rbx, t->rcx, t->rdx);
@@ -99,8 +103,10 @@ void trap_handle(struct trap *t)
 {
     if (t->vector >= EXCEPTIONS) {
         if (t->vector != VECTOR_SPURIOUS) cores_end_of_interrupt();
+        if (t->cs & 3) user_interrupt(t);
         return;
     }
+    if (t->cs & 3) user_exception(t); // returns where it is not the program's fault
     report(t);
     say("*** restarting");
     acpi_restart();

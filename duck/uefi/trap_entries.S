@@ -1,5 +1,6 @@
 /* trap_entries.S: the 256 interrupt entries. Each pushes an error code (0 if the CPU did not) and its number; all
- * meet in one place that saves the registers as struct trap and calls trap_handle(). */
+ * meet in one place that saves the registers as struct trap and calls trap_handle(). GS is the firmware's there,
+ * whichever ring was interrupted. */
     .text
     .globl trap_entries
     .balign 16
@@ -18,7 +19,10 @@ trap_entries:
     .endr
 
 trap_common:
-    pushq %rax
+    testb $3, 24(%rsp)          /* CS */
+    jz 1f
+    swapgs
+1:  pushq %rax
     pushq %rbx
     pushq %rcx
     pushq %rdx
@@ -55,7 +59,10 @@ trap_common:
     popq %rbx
     popq %rax
     addq $16, %rsp
-    iretq
+    testb $3, 8(%rsp)
+    jz 1f
+    swapgs
+1:  iretq
 
     /* void stack_switch(void *top, void (*f)(void *), void *argument): never returns */
     .globl stack_switch

@@ -131,12 +131,14 @@ static void the_program_sees_weights_and_steps(void **state)
     assert_true(the.runs > 0);
     uint64_t bytes[3] = {0};
     for (size_t i = 0; i < MEMORY / GRAIN; i++) bytes[the.rights[i]] += GRAIN;
-    uint64_t core = duck_core_bytes(&shape);
-    assert_true(bytes[PROGRAM_READ] >= core && bytes[PROGRAM_READ] <= core + GRAIN);
-    assert_true(bytes[PROGRAM_WRITE] > GRAIN);
-    size_t first = 0; // weights lie in what may be read and not written
+    assert_true(bytes[PROGRAM_READ] > duck_core_bytes(&shape));
+    assert_true(bytes[PROGRAM_WRITE] > GRAIN); // the team, and the step slots behind the weights
+    size_t first = 0, writable = MEMORY / GRAIN;
     while (the.rights[first] != PROGRAM_READ) first++;
-    for (size_t i = 0; i < core / GRAIN; i++) assert_int_equal(the.rights[first + i], PROGRAM_READ);
+    while (the.rights[--writable] != PROGRAM_WRITE) continue;
+    for (size_t i = 0; i < duck_core_bytes(&shape) / GRAIN; i++)
+        assert_int_equal(the.rights[first + i], PROGRAM_READ);
+    assert_true(writable > first && writable < MEMORY / GRAIN - 1); // behind them lie heads and hashes
     sim_free(s);
     layers_free(l);
 }

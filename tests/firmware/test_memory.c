@@ -189,6 +189,32 @@ static void identity_protects(void **state)
     free(pool);
 }
 
+static void rights_change_and_nothing_else(void **state)
+{
+    (void)state;
+    uint8_t *pool = aligned_alloc(4096, 64 << 10);
+    const uint64_t va = 0x400000000000, pa = 6 * GB;
+    struct paging p;
+    assert_int_equal(paging_start(&p, pool, 64 << 10, 0), 0);
+    assert_int_equal(paging_map(&p, va, pa, 8 * MB + 8192, PAGE_WRITE | PAGE_NO_EXECUTE), 0);
+    size_t used = p.used;
+    assert_int_equal(paging_protect(&p, va + 2 * MB, 4 * MB, PAGE_USER | PAGE_NO_EXECUTE), 0);
+    assert_int_equal(paging_protect(&p, va + 8 * MB + 4096, 4096, PAGE_USER), 0);
+    assert_int_equal(p.used, used); // no table is split
+    for (uint64_t at = 0; at < 8 * MB + 8192; at += 4096) {
+        uint64_t e = paging_find(&p, va + at);
+        int read = at >= 2 * MB && at < 6 * MB, execute = at == 8 * MB + 4096;
+        assert_int_equal(e & ADDRESS, pa + at);
+        assert_int_equal(!!(e & PAGE_USER), read || execute);
+        assert_int_equal(!!(e & PAGE_WRITE), !read && !execute);
+        assert_int_equal(!!(e & PAGE_NO_EXECUTE), !execute);
+    }
+    assert_int_equal(paging_protect(&p, va + 2 * MB, MB, 0), -1);     // part of a page
+    assert_int_equal(paging_protect(&p, va + 3 * MB, 2 * MB, 0), -1); // askew
+    assert_int_equal(paging_protect(&p, va + 8 * MB, 12288, 0), -1);  // beyond what is mapped
+    free(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +223,7 @@ int main(void)
         cmocka_unit_test(too_many_descriptors_are_counted),
         cmocka_unit_test(maps_with_the_largest_pages),
         cmocka_unit_test(identity_protects),
+        cmocka_unit_test(rights_change_and_nothing_else),
         cmocka_unit_test(arena_of_a_machine_with_32_gb),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
