@@ -49,15 +49,18 @@ static struct duck_core *lay_out_head(struct duck__arena *a, const struct duck_s
     struct duck_core *d = duck__take(a, sizeof *d);
     struct duck_bank_shape *bank = duck__take(a, s->banks * sizeof *bank);
     struct duck__run *run = duck__take(a, s->runs * sizeof *run);
+    struct fp9_e4m3_table *e4m3 = duck__take(a, sizeof *e4m3);
     if (!d) return NULL;
     memcpy(bank, s->bank, s->banks * sizeof *bank);
+    fp9_e4m3_table_make(e4m3);
     for (uint32_t i = 0; i < s->runs; i++) run[i] = size_run(s, i);
     *d = (struct duck_core){.hidden = s->hidden,
                             .banks = s->banks,
                             .runs = s->runs,
                             .hidden_blocks = (s->hidden + FP9_BLOCK - 1) / FP9_BLOCK,
                             .bank = bank,
-                            .run = run};
+                            .run = run,
+                            .e4m3 = e4m3};
     return d;
 }
 

@@ -90,12 +90,13 @@ struct duck_part {
     const uint8_t *scales; // of the blocks it touches, row r at + r * scale_stride floats; no alignment
     size_t scale_stride;
 };
-/* First the scales, then the panels (8 outputs each) in any order and by several cores: bounded work each.
- * *where: index from part->scales or part->data on. */
+/* First the scales, then the panels (8 outputs each), each in strips (8 outputs x 32 inputs), in any order
+ * and by several cores. *where: index from part->scales or part->data on. */
 int duck_core_load_scales(struct duck_core *d, const struct duck_part *p, uint64_t *where);
 uint32_t duck_core_part_panels(const struct duck_core *d, const struct duck_part *p);
-int duck_core_load_panels(struct duck_core *d, const struct duck_part *p, uint32_t first, uint32_t count,
-                          uint64_t *where);
+uint32_t duck_core_part_strips(const struct duck_core *d, const struct duck_part *p); // of each panel
+int duck_core_load_strips(struct duck_core *d, const struct duck_part *p, uint32_t panel, uint32_t first,
+                          uint32_t count, uint64_t *where);
 /* The scale of 128 x 128 block (block_row, block_col) of a float tensor (rows, cols): the power of two that
  * brings its largest magnitude into [2^14, 2^15). DUCK_BAD_WEIGHT as above. */
 int duck_core_float_scale(const uint8_t *data, int element_bytes, size_t rows, size_t cols, size_t block_row,

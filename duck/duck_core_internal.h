@@ -23,6 +23,7 @@ struct duck_core {
     size_t hidden_blocks;
     struct duck_bank_shape *bank; // (banks)
     struct duck__run *run;        // (runs)
+    struct fp9_e4m3_table *e4m3;  // what loading reads
 };
 
 static inline uint32_t duck__experts(const struct duck_core *d, uint32_t bank)

@@ -77,7 +77,7 @@ enum store_state { STORE_EMPTY, STORE_CLEARING, STORE_READY };
 struct packing { // the receiver being packed
     struct receiver *r;
     struct duck_part part;
-    uint32_t pieces, panels, panels_per_task;
+    uint32_t pieces, panels, strips, strips_per_task;
     _Atomic uint64_t bad; // smallest index of an element that is no number; UINT64_MAX: none
 };
 

@@ -95,53 +95,57 @@ uint32_t duck_core_part_panels(const struct duck_core *d, const struct duck_part
     return (uint32_t)(part_rows(d, p) / 8);
 }
 
-/* Codes of the 8 x 8 elements at (row, col), all in one block whose packed scale is `scale`; lanes a strip
- * apart. */
-static int load_tile(const struct duck_part *p, const uint16_t e4m3[256], size_t row, size_t col, float scale,
-                     uint16_t *code, uint64_t *where)
+uint32_t duck_core_part_strips(const struct duck_core *d, const struct duck_part *p)
 {
-    float inverse = FP9_W_SCALE / scale; // exact where it is used: scales of floats are powers of two
-    for (size_t lane = 0; lane < 8; lane++)
-        for (size_t k = 0; k < 8; k++) {
-            size_t i = (row + lane) * p->stride + col + k;
+    return (uint32_t)((part_cols(d, p) + FP9_STRIP_INPUTS - 1) / FP9_STRIP_INPUTS);
+}
+
+static uint16_t code_of(const struct duck_part *p, size_t i, float scale)
+{
+    uint16_t code;
+    int bad = p->element_bytes == 1
+                  ? fp9_from_e4m3(p->data[i], &code)
+                  : fp9_from_float(element(p->data, p->element_bytes, i) * (FP9_W_SCALE / scale), &code);
+    return bad ? NOT_A_NUMBER
+               : code; // 1 / scale is exact where it is used: scales of floats are powers of two
+}
+
+/* A strip, element by element. `scale`: packed ones of the panel's blocks; `col_at`: where its first column
+ * lies in its block. */
+static int load_strip(const struct duck_part *p, uint8_t *to, size_t inputs, size_t row, size_t strip,
+                      const float *scale, size_t col_at, uint64_t *where)
+{
+    uint16_t code[FP9_LANES * FP9_STRIP_INPUTS] = {0};
+    size_t end = inputs - FP9_STRIP_INPUTS * strip;
+    if (end > FP9_STRIP_INPUTS) end = FP9_STRIP_INPUTS;
+    for (size_t lane = 0; lane < FP9_LANES; lane++)
+        for (size_t k = 0; k < end; k++) {
+            size_t col = FP9_STRIP_INPUTS * strip + k, i = (row + lane) * p->stride + col;
             uint16_t *c = &code[FP9_STRIP_INPUTS * lane + k];
-            if (p->element_bytes == 1)
-                *c = e4m3[p->data[i]];
-            else if (fp9_from_float(element(p->data, p->element_bytes, i) * inverse, c))
-                *c = NOT_A_NUMBER;
-            if (*c == NOT_A_NUMBER) {
-                *where = i;
-                return DUCK_BAD_WEIGHT;
-            }
+            *c = code_of(p, i, scale[(col_at + col) / FP9_BLOCK]);
+            if (*c != NOT_A_NUMBER) continue;
+            *where = i;
+            return DUCK_BAD_WEIGHT;
         }
+    fp9_panel_put_strip(to, inputs, strip, code);
     return 0;
 }
 
-int duck_core_load_panels(struct duck_core *d, const struct duck_part *p, uint32_t first, uint32_t count,
-                          uint64_t *where)
+int duck_core_load_strips(struct duck_core *d, const struct duck_part *p, uint32_t panel, uint32_t first,
+                          uint32_t count, uint64_t *where)
 {
     const struct duck__run *run = &d->run[p->run];
-    uint16_t e4m3[256]; // codes of all e4m3 bytes, NOT_A_NUMBER for NaN
-    for (unsigned i = 0; i < 256; i++)
-        if (fp9_from_e4m3((uint8_t)i, &e4m3[i])) e4m3[i] = NOT_A_NUMBER;
-    size_t inputs = part_cols(d, p);
+    size_t inputs = part_cols(d, p), row = 8 * (size_t)panel;
     size_t row_at = p->which == DUCK_DOWN ? 0 : p->column, col_at = p->which == DUCK_DOWN ? p->column : 0;
-    for (size_t panel = first; panel < first + count; panel++) {
-        const float *scale = duck__scales(d, run, p->expert, p->which) +
-                             (row_at + 8 * panel) / FP9_BLOCK * packed_stride(d, p);
-        uint8_t *to = duck__panel(run, p->expert, p->which, panel);
-        for (size_t strip = 0; FP9_STRIP_INPUTS * strip < inputs; strip++) {
-            uint16_t code[FP9_LANES * FP9_STRIP_INPUTS] = {0};
-            size_t end = inputs - FP9_STRIP_INPUTS * strip;
-            if (end > FP9_STRIP_INPUTS) end = FP9_STRIP_INPUTS;
-            for (size_t k = 0; k < end; k += 8) {
-                size_t col = FP9_STRIP_INPUTS * strip + k;
-                int rc =
-                    load_tile(p, e4m3, 8 * panel, col, scale[(col_at + col) / FP9_BLOCK], code + k, where);
-                if (rc) return rc;
-            }
-            fp9_panel_put_strip(to, inputs, strip, code);
-        }
+    const float *scale =
+        duck__scales(d, run, p->expert, p->which) + (row_at + row) / FP9_BLOCK * packed_stride(d, p);
+    uint8_t *to = duck__panel(run, p->expert, p->which, panel);
+    for (size_t strip = first; strip < (size_t)first + count; strip++) {
+        if (p->element_bytes == 1 &&
+            fp9_panel_put_strip_e4m3(to, inputs, strip, d->e4m3, p->data + row * p->stride, p->stride) == 0)
+            continue;
+        int rc = load_strip(p, to, inputs, row, strip, scale, col_at, where); // also says where a NaN is
+        if (rc) return rc;
     }
     return 0;
 }
@@ -202,7 +206,8 @@ static int load_run(struct duck_core *d, uint32_t run, uint32_t expert, enum duc
         *s->where += scale_at;
         return rc;
     }
-    rc = duck_core_load_panels(d, &p, 0, duck_core_part_panels(d, &p), s->where);
+    for (uint32_t panel = 0; panel < duck_core_part_panels(d, &p) && !rc; panel++)
+        rc = duck_core_load_strips(d, &p, panel, 0, duck_core_part_strips(d, &p), s->where);
     if (rc) *s->where += element_at;
     return rc;
 }

@@ -67,6 +67,15 @@ size_t fp9_panel_bytes(size_t inputs); // of one panel: 8 outputs; a multiple of
  * 0.
  */
 void fp9_panel_put_strip(uint8_t *panel, size_t inputs, size_t strip, const uint16_t code[256]);
+
+/* The same out of 8 rows of e4m3 bytes that are `stride` apart, several times as fast; inputs: a multiple
+ * of 8. -1: one of them is NaN. */
+struct fp9_e4m3_table {
+    uint32_t raw[256];
+};
+void fp9_e4m3_table_make(struct fp9_e4m3_table *t);
+int fp9_panel_put_strip_e4m3(uint8_t *panel, size_t inputs, size_t strip, const struct fp9_e4m3_table *t,
+                             const uint8_t *rows, size_t stride);
 /* Puts one weight into a panel (zeroed before); slow. input < inputs. */
 void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, uint16_t code);
 uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsigned lane);

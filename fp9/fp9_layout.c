@@ -92,6 +92,41 @@ void fp9_panel_put_strip(uint8_t *panel, size_t inputs, size_t strip, const uint
         put_lane(panel + strip * FP9__STRIP_BYTES, words, lane, code + LANE_INPUTS * lane);
 }
 
+/* Codes as raw() has them; NaN is bit 0, which no code uses. */
+void fp9_e4m3_table_make(struct fp9_e4m3_table *t)
+{
+    for (unsigned i = 0; i < 256; i++) {
+        uint16_t code;
+        t->raw[i] = fp9_from_e4m3((uint8_t)i, &code) ? 1 : raw(code);
+    }
+}
+
+int fp9_panel_put_strip_e4m3(uint8_t *panel, size_t inputs, size_t strip, const struct fp9_e4m3_table *t,
+                             const uint8_t *rows, size_t stride)
+{
+    unsigned words = strip_words(inputs, strip);
+    uint8_t *to = panel + strip * FP9__STRIP_BYTES;
+    uint32_t all = 0;
+    for (unsigned lane = 0; lane < FP9_LANES; lane++) {
+        const uint8_t *row = rows + lane * stride + strip * FP9_STRIP_INPUTS;
+        uint32_t word[WORDS], other[WORDS], s = 0;
+        for (unsigned j = 0; j < words; j++) { // as encode_lane()
+            uint32_t a = t->raw[row[PER_WORD * j]], b = t->raw[row[PER_WORD * j + 1]];
+            uint32_t c = t->raw[row[PER_WORD * j + 2]], d = t->raw[row[PER_WORD * j + 3]];
+            all |= a | b | c | d;
+            word[j] = a | b >> 16;
+            other[j] = c >> 8 | rotate_left(d, 8);
+            s |= ((word[j] ^ other[j]) & BOTH) >> j;
+        }
+        memcpy(to + 4 * lane, &s, sizeof s);
+        for (unsigned j = 0; j < words; j++) {
+            word[j] |= (other[j] ^ s << j) & ~PLAIN;
+            memcpy(to + (1 + j) * FP9__VECTOR + 4 * lane, &word[j], sizeof word[j]);
+        }
+    }
+    return all & 1 ? -1 : 0;
+}
+
 void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, uint16_t code)
 {
     size_t strip = input / FP9_STRIP_INPUTS;

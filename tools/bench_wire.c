@@ -50,9 +50,9 @@ static void pack(enum duck_matrix which)
                           .stride = which == DUCK_DOWN ? 8 * SLICES : HIDDEN,
                           .scales = scales,
                           .scale_stride = which == DUCK_DOWN ? 1 : HIDDEN / 128};
-    if (duck_core_load_scales(core, &p, &where) ||
-        duck_core_load_panels(core, &p, 0, duck_core_part_panels(core, &p), &where))
-        abort();
+    if (duck_core_load_scales(core, &p, &where)) abort();
+    for (uint32_t panel = 0; panel < duck_core_part_panels(core, &p); panel++)
+        if (duck_core_load_strips(core, &p, panel, 0, duck_core_part_strips(core, &p), &where)) abort();
 }
 
 static void pack_gate(void)

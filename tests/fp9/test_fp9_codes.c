@@ -148,14 +148,47 @@ static void layout_round_trip(void **state)
     }
 }
 
+/* Whole strips out of e4m3 rows, and that a NaN is found. */
+static void e4m3_strips(void **state)
+{
+    (void)state;
+    static const size_t shapes[] = {8, 16, 24, 32, 64, 120, 7168};
+    struct fp9_e4m3_table table;
+    fp9_e4m3_table_make(&table);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        size_t n = shapes[i], stride = n + 5, bytes = fp9_panel_bytes(n);
+        uint8_t *one = aligned_bytes(bytes), *all = aligned_bytes(bytes),
+                *rows = aligned_bytes(8 * stride + 64);
+        uint64_t seed = n;
+        memset(one, 0, bytes);
+        memset(all, 0, bytes);
+        for (size_t k = 0; k < 8 * stride; k++) {
+            rows[k] = (uint8_t)random_next(&seed);
+            if ((rows[k] & 0x7f) == 0x7f) rows[k] ^= 1;
+        }
+        for (size_t strip = 0; strip < (n + 31) / 32; strip++) {
+            uint16_t code[256] = {0};
+            for (size_t k = 0; k < 256; k++)
+                if (32 * strip + k % 32 < n)
+                    assert_int_equal(fp9_from_e4m3(rows[k / 32 * stride + 32 * strip + k % 32], &code[k]), 0);
+            fp9_panel_put_strip(one, n, strip, code);
+            assert_int_equal(fp9_panel_put_strip_e4m3(all, n, strip, &table, rows, stride), 0);
+        }
+        assert_memory_equal(one, all, bytes);
+        rows[7 * stride + n - 1] = 0xff;
+        assert_int_equal(fp9_panel_put_strip_e4m3(all, n, (n - 1) / 32, &table, rows, stride), -1);
+        free(one);
+        free(all);
+        free(rows);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_codes),
-        cmocka_unit_test(all_e4m3),
-        cmocka_unit_test(rounds_to_nearest_even),
-        cmocka_unit_test(saturates),
-        cmocka_unit_test(layout_round_trip),
+        cmocka_unit_test(all_codes),   cmocka_unit_test(all_e4m3),
+        cmocka_unit_test(e4m3_strips), cmocka_unit_test(rounds_to_nearest_even),
+        cmocka_unit_test(saturates),   cmocka_unit_test(layout_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
