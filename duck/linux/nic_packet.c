@@ -1,4 +1,5 @@
-/* nic_packet.c: frames through an AF_PACKET socket, in batches. */
+/* nic_packet.c: frames through an AF_PACKET socket: received from a ring that the kernel fills (no system
+ * call while frames come), sent in batches. */
 #include "duck/linux/nic_packet.h"
 
 #include <arpa/inet.h>
@@ -6,61 +7,75 @@
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "duck/linux/platform_linux.h"
 
-enum { BATCH = 32, ROOM = 9216, RECEIVE_BUFFER = 8 << 20, UDP_SUM_AT = 40, IP_PROTOCOL_AT = 23 };
+enum {
+    BATCH = 32,
+    BLOCK = 64 << 10, // of the ring: what the kernel allocates in one piece
+    RING = 8 << 20,   // 3 ms of a link of 20 Gb/s, 30 ms of 2.5 Gb/s
+    FRAME_AT = 96,    // largest offset of a frame in its slot: the kernel's header, alignment
+    ETHER_AND_TAG = 18,
+    UDP_SUM_AT = 40,
+    IP_PROTOCOL_AT = 23,
+};
 
 static struct {
     int fd;
     char interface[IFNAMSIZ];
     struct nic_stats stats;
-    uint8_t frame[BATCH][ROOM];
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(struct tpacket_auxdata))];
-    } control[BATCH];
+    uint8_t *ring;
+    uint32_t slot_bytes, slots, next; // next: that the kernel fills
+    uint32_t lent;                    // slots before it that the last recv() handed out
 } the;
 
-/* A frame that a local socket sent over veth has no checksum yet: its sender's NIC would have made it. */
-static void forgive_checksum(struct msghdr *m, uint8_t *frame, uint32_t bytes)
+static struct tpacket2_hdr *slot(uint32_t i)
 {
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-        if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA) continue;
-        struct tpacket_auxdata aux;
-        memcpy(&aux, CMSG_DATA(c), sizeof aux);
-        int udp = bytes > UDP_SUM_AT + 2 && frame[IP_PROTOCOL_AT] == IPPROTO_UDP && frame[14] == 0x45;
-        if (aux.tp_status & TP_STATUS_CSUMNOTREADY && udp) memset(frame + UDP_SUM_AT, 0, 2);
-    }
+    uint32_t in_block = BLOCK / the.slot_bytes;
+    return (struct tpacket2_hdr *)(void *)(the.ring + (size_t)(i / in_block) * BLOCK +
+                                           (size_t)(i % in_block) * the.slot_bytes);
+}
+
+/* The kernel's word about a slot. */
+static _Atomic uint32_t *status_of(struct tpacket2_hdr *h)
+{
+    return (_Atomic uint32_t *)&h->tp_status;
+}
+
+/* A frame that a local socket sent over veth has no checksum yet: its sender's NIC would have made it. */
+static void forgive_checksum(uint8_t *frame, uint32_t bytes)
+{
+    int udp = bytes > UDP_SUM_AT + 2 && frame[IP_PROTOCOL_AT] == IPPROTO_UDP && frame[14] == 0x45;
+    if (udp) memset(frame + UDP_SUM_AT, 0, 2);
 }
 
 static uint32_t packet_recv(void *self, struct frame *out, uint32_t max)
 {
     (void)self;
-    struct mmsghdr m[BATCH];
-    struct iovec v[BATCH];
-    if (max > BATCH) max = BATCH;
-    for (uint32_t i = 0; i < max; i++) {
-        v[i] = (struct iovec){the.frame[i], ROOM};
-        m[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &v[i],
-                                            .msg_iovlen = 1,
-                                            .msg_control = &the.control[i],
-                                            .msg_controllen = sizeof the.control[i]}};
-    }
-    int n = recvmmsg(the.fd, m, max, MSG_DONTWAIT, NULL);
+    for (; the.lent; the.lent--)
+        atomic_store_explicit(status_of(slot((the.next + the.slots - the.lent) % the.slots)),
+                              TP_STATUS_KERNEL, memory_order_release);
     uint32_t kept = 0;
-    for (int i = 0; i < n; i++) {
-        if (m[i].msg_hdr.msg_flags & MSG_TRUNC) { // longer than any frame we asked for
+    while (the.lent < max) {
+        struct tpacket2_hdr *h = slot(the.next);
+        uint32_t status = atomic_load_explicit(status_of(h), memory_order_acquire);
+        if (!(status & TP_STATUS_USER)) break;
+        the.next = (the.next + 1) % the.slots;
+        the.lent++;
+        if (h->tp_snaplen < h->tp_len) { // longer than any frame we asked for
             the.stats.errors++;
             continue;
         }
-        forgive_checksum(&m[i].msg_hdr, the.frame[i], m[i].msg_len);
-        out[kept++] = (struct frame){the.frame[i], m[i].msg_len};
+        uint8_t *frame = (uint8_t *)h + h->tp_mac;
+        if (status & TP_STATUS_CSUMNOTREADY) forgive_checksum(frame, h->tp_len);
+        out[kept++] = (struct frame){frame, h->tp_len};
     }
     the.stats.in += kept;
     return kept;
@@ -110,14 +125,34 @@ static void packet_stats(void *self, struct nic_stats *out)
 static int failed(const char *what)
 {
     linux_say("%s: %s: %s", the.interface, what, strerror(errno));
+    if (the.ring) munmap(the.ring, RING);
     if (the.fd >= 0) close(the.fd);
     return -1;
+}
+
+static int map_ring(uint32_t mtu)
+{
+    int version = TPACKET_V2;
+    the.slot_bytes =
+        (mtu + ETHER_AND_TAG + FRAME_AT + TPACKET_ALIGNMENT - 1) / TPACKET_ALIGNMENT * TPACKET_ALIGNMENT;
+    the.slots = RING / BLOCK * (BLOCK / the.slot_bytes);
+    struct tpacket_req r = {.tp_block_size = BLOCK,
+                            .tp_block_nr = RING / BLOCK,
+                            .tp_frame_size = the.slot_bytes,
+                            .tp_frame_nr = the.slots};
+    if (setsockopt(the.fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version) < 0 ||
+        setsockopt(the.fd, SOL_PACKET, PACKET_RX_RING, &r, sizeof r) < 0)
+        return -1;
+    void *ring = mmap(NULL, RING, PROT_READ | PROT_WRITE, MAP_SHARED, the.fd, 0);
+    if (ring == MAP_FAILED) return -1;
+    the.ring = ring;
+    return 0;
 }
 
 int nic_packet_open(struct nic *out, const char *interface, const uint8_t *mac, uint32_t mtu)
 {
     struct ifreq r = {0};
-    int on = 1, room = RECEIVE_BUFFER;
+    int on = 1;
     the.fd = -1;
     snprintf(the.interface, sizeof the.interface, "%s", interface);
     snprintf(r.ifr_name, sizeof r.ifr_name, "%s", interface);
@@ -135,11 +170,9 @@ int nic_packet_open(struct nic *out, const char *interface, const uint8_t *mac, 
     struct packet_mreq all = {.mr_ifindex = address.sll_ifindex, .mr_type = PACKET_MR_PROMISC};
     if (mac && setsockopt(the.fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) < 0)
         return failed("promiscuous mode");
-    if (setsockopt(the.fd, SOL_PACKET, PACKET_AUXDATA, &on, sizeof on) < 0) return failed("PACKET_AUXDATA");
     if (setsockopt(the.fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof on) < 0)
         return failed("PACKET_IGNORE_OUTGOING");
-    if (setsockopt(the.fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room) < 0) // else what is allowed
-        setsockopt(the.fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    if (map_ring(out->mtu) < 0) return failed("receive ring");
     if (bind(the.fd, (struct sockaddr *)&address, sizeof address) < 0) return failed("bind");
     return the.fd;
 }
