@@ -50,9 +50,10 @@ struct net_put {
     uint8_t *bytes;                // owned
     uint64_t hash, key;            // of the object; of the manifest (units)
     uint32_t chunks, base, unsent; // chunks before `base` are there; `unsent`: first never sent
-    uint64_t *sent_ns;             // (chunks) 0: to be sent; NET_CHUNK_THERE
-    bool received;                 // the duck has it all and packs it
-    bool no_room;                  // the duck could not take it; not before timer_ns
+    uint32_t in_flight;
+    uint64_t *sent_ns; // (chunks) 0: to be sent; NET_CHUNK_THERE
+    bool received;     // the duck has it all and packs it
+    bool no_room;      // the duck could not take it; not before timer_ns
     uint64_t timer_ns;
     uint32_t tries, restarts;
 };

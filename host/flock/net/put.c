@@ -74,14 +74,21 @@ static bool in_flight(const struct net_put *p, uint32_t chunk)
     return p->sent_ns[chunk] != 0 && p->sent_ns[chunk] != NET_CHUNK_THERE;
 }
 
-/* Every chunk that is not there is sent (again). */
-static void send_all_again(struct net_duck *d, struct net_put *p)
+/* A chunk in flight has arrived (NET_CHUNK_THERE) or has to be sent again (0). */
+static void land(struct net_duck *d, struct net_put *p, uint32_t chunk, uint64_t state)
 {
-    for (uint32_t c = p->base; c < p->unsent; c++) {
-        if (!in_flight(p, c)) continue;
-        p->sent_ns[c] = 0;
-        d->in_flight--;
-    }
+    p->sent_ns[chunk] = state;
+    p->in_flight--;
+    d->in_flight--;
+}
+
+/* Every chunk that is not there is sent (again). Returns how many were in flight. */
+static uint32_t send_all_again(struct net_duck *d, struct net_put *p)
+{
+    uint32_t flying = p->in_flight;
+    for (uint32_t c = p->base; c < p->unsent && p->in_flight; c++)
+        if (in_flight(p, c)) land(d, p, c, 0);
+    return flying;
 }
 
 static void start_over(struct net_duck *d, struct net_put *p)
@@ -156,9 +163,10 @@ static uint64_t mark(struct net_duck *d, struct net_put *p, const struct wire_pu
         }
         if (in_flight(p, c)) {
             if (p->sent_ns[c] > latest) latest = p->sent_ns[c];
-            d->in_flight--;
+            land(d, p, c, NET_CHUNK_THERE);
+        } else {
+            p->sent_ns[c] = NET_CHUNK_THERE;
         }
-        p->sent_ns[c] = NET_CHUNK_THERE;
         ++*news;
     }
     while (p->base < p->chunks && p->sent_ns[p->base] == NET_CHUNK_THERE) p->base++;
@@ -173,10 +181,10 @@ static uint32_t find_lost(struct net_duck *d, struct net_put *p, uint64_t latest
     uint32_t lost = 0;
     for (uint32_t c = p->base; c < p->unsent; c++) {
         if (!in_flight(p, c) || p->sent_ns[c] + slack > latest) continue;
-        p->sent_ns[c] = 0;
-        d->in_flight--;
+        land(d, p, c, 0);
         lost++;
     }
+    net__count(&d->count.chunks_repeated, lost);
     return lost;
 }
 
@@ -262,6 +270,7 @@ static bool send_chunk(struct net_duck *d, struct net_put *p, uint32_t c, bool a
     net__count(&d->count.put_bytes, n);
     if (p->sent_ns[c] == 0) {
         d->in_flight++;
+        p->in_flight++;
         p->sent_ns[c] = now ? now : 1;
     }
     return true;
@@ -298,16 +307,14 @@ static void ask_packed(struct net_duck *d, struct net_put *p, uint64_t now, uint
     net__sooner(deadline, p->timer_ns);
 }
 
+/* Nothing was heard of an object that has chunks in flight; one that waits for its turn is silent by itself.
+ */
 static void silence(struct net_duck *d, struct net_put *p, uint64_t now)
 {
-    if (p->timer_ns && now >= p->timer_ns) {
-        for (uint32_t c = p->base; c < p->unsent; c++)
-            if (in_flight(p, c)) net__count(&d->count.chunks_repeated, 1);
-        send_all_again(d, p);
-        shrink(d, now);
-        p->tries++;
-        p->timer_ns = 0;
-    }
+    if (p->in_flight == 0 || p->timer_ns == 0 || now < p->timer_ns) return;
+    net__count(&d->count.chunks_repeated, send_all_again(d, p));
+    shrink(d, now);
+    p->tries++;
 }
 
 static uint64_t silence_after(const struct net_duck *d, const struct net_put *p)
@@ -357,7 +364,7 @@ void net__put_work(struct net_duck *d, uint64_t now, uint64_t *deadline)
         }
         silence(d, p, now);
         send_some(d, p, &burst, now);
-        net__sooner(deadline, p->timer_ns);
+        if (p->in_flight) net__sooner(deadline, p->timer_ns);
     }
     if (burst == BURST) net__sooner(deadline, now); // there is more
 }
