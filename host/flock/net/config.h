@@ -24,8 +24,8 @@ struct net_match {
 };
 
 struct net_port_config {
-    char device[64]; // DPDK vdev ("net_af_packet,iface=p0"), empty if pci
-    char pci[16];    // "0000:81:00.0"
+    char device[128]; // DPDK vdev ("net_af_packet,iface=p0"), empty if pci
+    char pci[16];     // "0000:81:00.0"
     uint32_t lcore;
     uint32_t address, prefix; // of this host on the port
     uint32_t broadcast;       // 0: none, every duck is sent its own copy (UDP only)
@@ -44,7 +44,7 @@ struct net_config {
     uint32_t payload;     // largest fragment; ducks that take less make it less
     uint32_t step_tokens; // larger steps are cut into blocks of so many tokens
     uint16_t host_udp;    // UDP port of this host; 0: any (UDP transport only)
-    bool poll;            // DPDK: never sleep
+    bool poll;            // DPDK: workers and whoever waits for a step never sleep
     bool huge_pages;      // DPDK
     uint32_t memory_mb;   // DPDK without huge pages
     char program[512];    // ELF for bare-metal ducks; empty: none

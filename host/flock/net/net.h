@@ -288,7 +288,8 @@ int net_submit(struct net_flock *f, uint32_t lane, const struct mlp_step *step, 
 int net_poll(struct net_flock *f, uint32_t lane, uint64_t now, struct error *err); // never blocks
 /* Whether every duck has said all it has to say of the steps that were published. */
 bool net_settled(const struct net_flock *f);
-/* Sleeps until a worker has completed a step or for a millisecond. */
+/* Waits until a worker has completed a step or for a millisecond: sleeping, or spinning if workers do too
+ * (poll). */
 void net_wait(struct net_flock *f);
 
 /* ---- the port's worker ---- */
