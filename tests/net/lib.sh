@@ -99,6 +99,25 @@ flock_file() {
     } >"$work/$1"
 }
 
+# memif_flock POLL: a flock file whose only duck, 10.21.0.101, is duck-dpdk on the other side of a memif ($memif: its
+# arguments); POLL: whether the host never sleeps.
+memif_flock() {
+    memif="socket=$work/memif,socket-abstract=no"
+    cat >"$work/flock" <<END
+{"transport": "dpdk", "key_file": "$work/key", "state_dir": "$work/state", "memory_mb": 64, "poll": $1,
+ "ports": [{"device": "net_memif0,role=client,$memif", "address": "10.21.0.1/24", "ducks": [{"address": "10.21.0.101"}]}]}
+END
+}
+
+# wait_for TEXT FILE: until the text is in the file; ten seconds at most.
+wait_for() {
+    for ((n = 0; n < 100; n++)); do
+        if grep -qs "$1" "$2"; then return 0; fi
+        sleep 0.1
+    done
+    fail "'$1' is not in $(basename "$2"): $(cat "$2")"
+}
+
 # The sum of all ducks' expert reads in a -v log.
 expert_reads() {
     awk '/ steps, [0-9]+ expert reads/ { for (i = 2; i < NF; i++) if ($i == "steps,") n += $(i + 1) } END { print n + 0 }' "$1"
@@ -114,6 +133,15 @@ net_duckd() {
     shift
     timeout 60 ip netns exec "$ns" "$build/duckd" "$@" --flock "$work/$flock" -v 2>"$work/net.log" ||
         fail "duckd $* with $flock ended with $?: $(tail -n 3 "$work/net.log")"
+}
+
+# bench FLOCK OPTION...: bench-net in the namespace, shown and in bench.log.
+bench() {
+    local flock=$1
+    shift
+    timeout 60 ip netns exec "$ns" "$build/bench-net" --flock "$work/$flock" "$@" >"$work/bench.log" 2>"$work/bench.err" ||
+        fail "bench-net $*: $(cat "$work/bench.err")"
+    cat "$work/bench.log"
 }
 
 # compare_logits FLOCK OPTION...: logits bit for bit, and who has computed the experts.

@@ -1,0 +1,472 @@
+/* bench_net.c: one layer on a flock on a network: how fast weights get there, what a step costs beside what
+ * its ducks compute, and how many bytes cross the wire beside the fewest possible.
+ *
+ * The weights are random and the same for all experts; which experts a step reads is drawn anew each time, so
+ * that a duck with enough of them reads memory. Times are medians. Between the lines "steps begin" and "steps
+ * end" nothing is printed: tests count system calls there. */
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "host/flock/net/backend.h"
+#include "host/flock/spec.h"
+#include "host/flock/transport.h"
+#include "host/util/clock.h"
+
+enum { MOST_LANES = 4, CLOSE_MS = 1000, OPEN_MS = 30000, STEP_MS = 30000, WARM_UP = 20 };
+
+struct options {
+    const char *flock;
+    uint32_t hidden, columns, experts, top_k, tokens, lanes, steps, loads;
+    enum wire_dtype activation, result;
+};
+
+struct lane {
+    struct mlp_step step;
+    float *x, *y, *weights;
+    int32_t *ids;
+    uint64_t begun_ns;
+};
+
+struct bench {
+    struct options o;
+    struct flock_spec spec;
+    struct net_flock f;
+    const struct net_backend *backend;
+    void *running;
+    struct duck_bank_shape bank;
+    struct plan plan;
+    uint8_t *tensor;
+    float *scales;
+    struct lane lane[MOST_LANES];
+    uint64_t *step_ns; // (steps)
+    uint64_t seed;
+};
+
+static uint64_t next(struct bench *b) // xorshift64
+{
+    b->seed ^= b->seed << 13;
+    b->seed ^= b->seed >> 7;
+    b->seed ^= b->seed << 17;
+    return b->seed;
+}
+
+static void *must(void *p)
+{
+    if (p) return p;
+    fprintf(stderr, "bench-net: no memory\n");
+    exit(1);
+}
+
+static int failed(struct bench *b, const struct error *err)
+{
+    struct error why = *err;
+    if (b->f.duck) net_failure(&b->f, &why);
+    fprintf(stderr, "bench-net: %s\n", why.text);
+    return 1;
+}
+
+/* ---- the session ---- */
+
+static int reach(struct bench *b, enum net_duck_state state, uint64_t ms, struct error *err)
+{
+    const struct net_duck *missing;
+    uint64_t until = clock_ns() + ms * 1000000;
+    while (!net_all_reached(&b->f, state, &missing)) {
+        int rc = net_failure(&b->f, err);
+        if (rc) return rc;
+        if (clock_ns() > until)
+            return error_set(err, -1, "%s has not answered within %" PRIu64 " ms", net_duck_name(missing).s,
+                             ms);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return 0;
+}
+
+/* Every duck holds `columns` of every expert. */
+static void make_plan(struct bench *b)
+{
+    uint32_t ducks = b->f.ducks, slices = b->o.columns / 8;
+    b->bank = (struct duck_bank_shape){.routed = b->o.experts, .width = ducks * b->o.columns};
+    b->plan = (struct plan){.hidden = b->o.hidden, .banks = 1, .ducks = ducks, .runs = ducks};
+    b->plan.bank = &b->bank;
+    b->plan.run = must(calloc(ducks, sizeof *b->plan.run));
+    for (uint32_t i = 0; i < ducks; i++) b->plan.run[i] = (struct plan_run){i, 0, i * slices, slices};
+}
+
+static void make_tensor(struct bench *b)
+{
+    size_t bytes = (size_t)b->bank.width * b->o.hidden;
+    size_t blocks = (b->bank.width + 127) / 128 * ((size_t)b->o.hidden + 127) / 128 + 256;
+    b->tensor = must(malloc(bytes));
+    b->scales = must(malloc(blocks * sizeof *b->scales));
+    for (size_t i = 0; i < bytes; i++) { // no NaN, no large numbers
+        uint64_t r = next(b);
+        b->tensor[i] = (uint8_t)((r >> 20 & 0x80) | (r >> 32) % 0x60);
+    }
+    for (size_t i = 0; i < blocks; i++) b->scales[i] = 1.0f / 64;
+}
+
+static int start(struct bench *b, struct error *err)
+{
+    int rc = flock_spec_read(&b->spec, b->o.flock, err);
+    if (rc) return rc;
+    if (!b->spec.net) return error_set(err, -1, "the flock '%s' is not on a network", b->o.flock);
+    b->backend = b->spec.transport == &transport_dpdk ? &net_backend_dpdk : &net_backend_udp;
+    rc = net_flock_init(&b->f, b->spec.net, err);
+    if (!rc) rc = b->backend->start(&b->running, &b->f, err);
+    return rc ? rc : reach(b, NET_FOUND, b->spec.net->find_ms, err);
+}
+
+static int open_session(struct bench *b, struct error *err)
+{
+    uint8_t nonce[WIRE_NONCE];
+    if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce) return error_set(err, -1, "no random numbers");
+    memcpy(&b->seed, nonce, sizeof b->seed);
+    b->seed |= 1;
+    make_plan(b);
+    make_tensor(b);
+    struct net_session s = {.plan = &b->plan,
+                            .lanes = b->o.lanes,
+                            .max_tokens = b->o.tokens,
+                            .max_top_k = b->o.top_k,
+                            .element_bytes = 1,
+                            .activation = b->o.activation,
+                            .result = b->o.result};
+    int rc = net_flock_prepare(&b->f, &s, nonce, err);
+    if (rc) return rc;
+    net_set_goal(&b->f, NET_OPEN);
+    rc = reach(b, NET_READY, OPEN_MS, err);
+    if (!rc) net_set_goal(&b->f, NET_RUN);
+    return rc;
+}
+
+static void end(struct bench *b)
+{
+    if (b->running) {
+        struct error err;
+        net_set_goal(&b->f, NET_CLOSE);
+        atomic_store(&b->f.failed, false);
+        reach(b, NET_CLOSED, CLOSE_MS, &err); // whoever is gone ends its session by itself
+        b->backend->stop(b->running);
+    }
+    for (int i = 0; i < MOST_LANES; i++) {
+        free(b->lane[i].x);
+        free(b->lane[i].y);
+        free(b->lane[i].weights);
+        free(b->lane[i].ids);
+    }
+    if (b->f.config) net_flock_free(&b->f);
+    if (b->spec.duck) flock_spec_free(&b->spec);
+    free(b->plan.run);
+    free(b->tensor);
+    free(b->scales);
+    free(b->step_ns);
+}
+
+/* ---- weights ---- */
+
+struct traffic {
+    uint64_t frames_out, bytes_out, frames_in, bytes_in;
+};
+
+static struct traffic traffic(const struct bench *b)
+{
+    struct traffic t = {0};
+    for (uint32_t i = 0; i < b->f.ports; i++) {
+        const struct net_port *p = &b->f.port[i];
+        t.frames_out += atomic_load(&p->frames_out);
+        t.bytes_out += atomic_load(&p->bytes_out);
+        t.frames_in += atomic_load(&p->frames_in);
+        t.bytes_in += atomic_load(&p->bytes_in);
+    }
+    return t;
+}
+
+static uint64_t repeated(const struct bench *b)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < b->f.ducks; i++) {
+        const struct net_counters *c = &b->f.duck[i].count;
+        n += c->chunks_repeated + c->resend_asked + c->resend_served + c->steps_repeated;
+    }
+    return n;
+}
+
+static int send_weights(struct bench *b, struct error *err)
+{
+    for (size_t i = 0; i < (size_t)b->bank.width * b->o.hidden; i++)
+        b->tensor[i] ^= 0x80; // other ones than last time: nothing is held already
+    struct traffic before = traffic(b);
+    uint64_t begun = clock_ns(), repeated_before = repeated(b), where;
+    for (uint32_t e = 0; e < b->bank.routed; e++) {
+        for (int which = DUCK_GATE; which <= DUCK_DOWN; which++) {
+            struct wire_tensor t = {.data = b->tensor,
+                                    .scales = (const uint8_t *)b->scales,
+                                    .element_bytes = 1,
+                                    .hidden = b->o.hidden,
+                                    .width = b->bank.width,
+                                    .which = (enum duck_matrix)which};
+            struct net_unit_source s = {.expert = e, .tensor = &t};
+            int rc = net_load(&b->f, &s, &where, err);
+            if (rc) return rc;
+        }
+    }
+    int rc = net_load_finish(&b->f, err);
+    if (rc) return rc;
+    double seconds = (double)(clock_ns() - begun) * 1e-9;
+    struct traffic now = traffic(b);
+    uint64_t again = repeated(b) - repeated_before;
+    double bytes = 3.0 * b->bank.routed * b->bank.width * b->o.hidden;
+    printf(
+        "weights: %.1f MB in %.3f s: %.1f MB/s of weights, %.1f MB/s on the wire, %" PRIu64
+        " chunks sent again\n",
+        bytes * 1e-6, seconds, bytes * 1e-6 / seconds,
+        ((double)(now.bytes_out - before.bytes_out) + 42.0 * (double)(now.frames_out - before.frames_out)) *
+            1e-6 / seconds,
+        again);
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static void draw_step(struct bench *b, struct lane *l)
+{
+    uint32_t k = b->o.top_k;
+    for (uint32_t t = 0; t < b->o.tokens; t++) {
+        int32_t *id = l->ids + (size_t)t * k;
+        uint32_t from = 0; // one expert out of each of top_k equal parts: ascending
+        for (uint32_t i = 0; i < k; i++) {
+            uint32_t until = (i + 1) * b->o.experts / k;
+            id[i] = (int32_t)(from + next(b) % (until - from));
+            from = until;
+        }
+    }
+}
+
+static void make_lanes(struct bench *b)
+{
+    size_t n = (size_t)b->o.tokens * b->o.hidden, pairs = (size_t)b->o.tokens * b->o.top_k;
+    for (uint32_t i = 0; i < b->o.lanes; i++) {
+        struct lane *l = &b->lane[i];
+        l->x = must(malloc(n * sizeof *l->x));
+        l->y = must(calloc(n, sizeof *l->y));
+        l->ids = must(malloc(pairs * sizeof *l->ids));
+        l->weights = must(malloc(pairs * sizeof *l->weights));
+        for (size_t k = 0; k < n; k++) l->x[k] = (float)(next(b) >> 40) / (1 << 23) - 1;
+        for (size_t k = 0; k < pairs; k++) l->weights[k] = 0.25f;
+        l->step = (struct mlp_step){.tokens = b->o.tokens,
+                                    .top_k = b->o.top_k,
+                                    .x = l->x,
+                                    .ids = l->ids,
+                                    .weights = l->weights,
+                                    .y = l->y};
+    }
+}
+
+/* `steps` steps, always `lanes` of them on their way. */
+static int run_steps(struct bench *b, uint32_t lanes, uint32_t steps, struct error *err)
+{
+    uint32_t begun = 0;
+    for (uint32_t done = 0; done < steps;) {
+        struct lane *l = &b->lane[done % lanes];
+        while (begun < steps && begun < done + lanes) {
+            struct lane *fresh = &b->lane[begun % lanes];
+            draw_step(b, fresh);
+            fresh->begun_ns = clock_ns();
+            int rc = net_submit(&b->f, begun % lanes, &fresh->step, fresh->begun_ns, err);
+            if (rc) return rc;
+            begun++;
+        }
+        uint64_t now = clock_ns();
+        int rc = net_poll(&b->f, done % lanes, now, err);
+        if (rc < 0) return rc;
+        if (rc == 0) {
+            if (now - l->begun_ns > STEP_MS * 1000000ull)
+                return error_set(err, -1, "step %u is not finished after %d s", done, STEP_MS / 1000);
+            net_wait(&b->f);
+            continue;
+        }
+        b->step_ns[done++] = clock_ns() - l->begun_ns;
+    }
+    for (int i = 0; i < 1000 && !net_settled(&b->f); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return 0;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* What a duck says that it has computed, microseconds; the median of the last steps of all ducks. */
+static double duck_us(const struct bench *b)
+{
+    uint64_t us[NET_RECENT * 64];
+    size_t n = 0;
+    for (uint32_t i = 0; i < b->f.ducks && i < 64; i++) {
+        uint64_t steps = atomic_load(&b->f.duck[i].count.steps);
+        for (uint32_t k = 0; k < NET_RECENT && k < steps; k++)
+            us[n++] = atomic_load(&b->f.duck[i].recent_us[k]);
+    }
+    qsort(us, n, sizeof *us, ascending);
+    size_t middle = n / 2;
+    return n ? (double)us[middle] : 0;
+}
+
+/* What a step needs on the wires at least: its bytes once for each port, and the results' values. */
+static double fewest_bytes(const struct bench *b)
+{
+    uint64_t out =
+        wire_step_layout(b->o.hidden, b->o.tokens, b->o.top_k, b->o.activation, b->f.payload).bytes;
+    uint64_t in = 0;
+    for (uint32_t i = 0; i < b->f.bank[0].nodes; i++)
+        in += wire_packed_bytes(b->o.result, b->o.tokens, b->o.hidden);
+    return (double)(out * b->f.ports + in);
+}
+
+static int measure(struct bench *b, uint32_t lanes, struct error *err)
+{
+    int rc = run_steps(b, lanes, WARM_UP, err);
+    if (rc) return rc;
+    struct traffic before = traffic(b);
+    struct net_times times = b->f.times;
+    printf("steps begin\n");
+    fflush(stdout);
+    uint64_t begun = clock_ns();
+    rc = run_steps(b, lanes, b->o.steps, err);
+    if (rc) return rc;
+    double each = (double)(clock_ns() - begun) * 1e-3 / b->o.steps, n = b->o.steps;
+    printf("steps end\n");
+    fflush(stdout);
+    struct traffic now = traffic(b);
+    qsort(b->step_ns, b->o.steps, sizeof *b->step_ns, ascending);
+    uint32_t middle = b->o.steps / 2, most = b->o.steps * 9 / 10;
+    double p50 = (double)b->step_ns[middle] * 1e-3, p90 = (double)b->step_ns[most] * 1e-3, duck = duck_us(b);
+    printf(
+        "%u lane%s: a step every %.1f us; from submission p50 %.1f, p90 %.1f us; duck p50 %.1f us; overhead "
+        "%.1f us (%.1f a step)\n",
+        lanes, lanes > 1 ? "s" : "", each, p50, p90, duck, p50 - duck, each - duck);
+    const struct net_times *t = &b->f.times;
+    printf("  prepare %.1f, send %.1f, judge_wait %.1f, fetch %.1f, reduce %.1f us\n",
+           (double)(t->prepare_ns - times.prepare_ns) * 1e-3 / n,
+           (double)(t->send_ns - times.send_ns) * 1e-3 / n,
+           (double)(t->judge_wait_ns - times.judge_wait_ns) * 1e-3 / n,
+           (double)(t->fetch_ns - times.fetch_ns) * 1e-3 / n,
+           (double)(t->reduce_ns - times.reduce_ns) * 1e-3 / n);
+    double out = (double)(now.bytes_out - before.bytes_out) / n,
+           in = (double)(now.bytes_in - before.bytes_in) / n;
+    double frames = (double)(now.frames_out - before.frames_out + now.frames_in - before.frames_in) / n;
+    double wire = out + in + 42 * frames, fewest = fewest_bytes(b);
+    printf("  %.1f frames, %.0f bytes out and %.0f in with all headers %.0f, fewest %.0f: %.3f x; %" PRIu64
+           " sent or asked again\n",
+           frames, out, in, wire, fewest, wire / fewest, repeated(b));
+    return 0;
+}
+
+/* ---- the command line ---- */
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: bench-net --flock FILE [--hidden 7168] [--columns 64] [--experts 32] [--top-k 8] "
+                    "[--tokens 1] [--lanes 2] [--steps 500] [--loads 1] [--activation f32|bf16|fp8] "
+                    "[--result f32|bf16]\n");
+    return 2;
+}
+
+static int take_number(struct options *o, int option, const char *text)
+{
+    uint32_t n = (uint32_t)strtoul(text, NULL, 10);
+    switch (option) {
+    case 'H':
+        o->hidden = n / 8 * 8;
+        return n >= 8;
+    case 'c':
+        o->columns = n / 8 * 8;
+        return n >= 8;
+    case 'e':
+        o->experts = n;
+        return n >= 1;
+    case 'k':
+        o->top_k = n;
+        return n >= 1;
+    case 't':
+        o->tokens = n;
+        return n >= 1;
+    case 'l':
+        o->lanes = n;
+        return n >= 1 && n <= MOST_LANES;
+    case 's':
+        o->steps = n;
+        return 1;
+    case 'L':
+        o->loads = n;
+        return n >= 1;
+    default:
+        return 0;
+    }
+}
+
+static int take_dtype(enum wire_dtype *out, const char *text, enum wire_dtype last)
+{
+    static const char *const name[] = {[WIRE_F32] = "f32", [WIRE_BF16] = "bf16", [WIRE_FP8] = "fp8"};
+    for (int i = 0; i <= (int)last; i++)
+        if (strcmp(text, name[i]) == 0) {
+            *out = (enum wire_dtype)i;
+            return 1;
+        }
+    return 0;
+}
+
+static int parse(struct options *o, int argc, char **argv)
+{
+    static const struct option known[] = {
+        {"flock", 1, NULL, 'f'},   {"hidden", 1, NULL, 'H'},     {"columns", 1, NULL, 'c'},
+        {"experts", 1, NULL, 'e'}, {"top-k", 1, NULL, 'k'},      {"tokens", 1, NULL, 't'},
+        {"lanes", 1, NULL, 'l'},   {"steps", 1, NULL, 's'},      {"loads", 1, NULL, 'L'},
+        {"result", 1, NULL, 'r'},  {"activation", 1, NULL, 'a'}, {NULL, 0, NULL, 0}};
+    *o = (struct options){.hidden = 7168,
+                          .columns = 64,
+                          .experts = 32,
+                          .top_k = 8,
+                          .tokens = 1,
+                          .lanes = 2,
+                          .steps = 500,
+                          .loads = 1,
+                          .activation = WIRE_BF16,
+                          .result = WIRE_F32};
+    for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+        int ok = 1;
+        if (option == 'f')
+            o->flock = optarg;
+        else if (option == 'a')
+            ok = take_dtype(&o->activation, optarg, WIRE_FP8);
+        else if (option == 'r')
+            ok = take_dtype(&o->result, optarg, WIRE_BF16);
+        else
+            ok = take_number(o, option, optarg);
+        if (!ok) return usage();
+    }
+    return o->flock && optind == argc && o->top_k <= o->experts ? 0 : usage();
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    struct error err = {0};
+    int rc = parse(&b.o, argc, argv);
+    if (rc) return rc;
+    b.step_ns = must(calloc(b.o.steps + WARM_UP, sizeof *b.step_ns));
+    rc = start(&b, &err);
+    if (!rc) rc = open_session(&b, &err);
+    for (uint32_t i = 0; !rc && i < b.o.loads; i++) rc = send_weights(&b, &err);
+    if (!rc) make_lanes(&b);
+    for (uint32_t lanes = 1; !rc && b.o.steps && lanes <= b.o.lanes; lanes++) rc = measure(&b, lanes, &err);
+    if (rc) failed(&b, &err);
+    end(&b);
+    return rc ? 1 : 0;
+}
