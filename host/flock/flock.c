@@ -8,33 +8,10 @@
 #include <string.h>
 
 #include "duck/wire.h"
+#include "host/flock/flock_internal.h"
 #include "host/flock/load.h"
 #include "host/flock/plan_file.h"
-#include "host/flock/spec.h"
-#include "host/flock/transport.h"
-#include "host/util/clock.h"
 #include "host/util/log.h"
-
-/* A step that has not been answered: after a duck was lost it is computed again. */
-struct flock_lane {
-    struct mlp_step step;
-    bool busy;
-    uint64_t number;
-};
-
-struct flock {
-    struct model_config config;
-    uint32_t lanes, max_tokens;
-    struct flock_spec spec;
-    struct plan plan;
-    char plan_path[600]; // of the file that keeps it; empty: none
-    struct transport *transport;
-    bool opened;
-    const struct model *model; // outlives the flock
-    struct pool *pool;
-    struct flock_lane *lane; // (lanes)
-    uint64_t submitted;
-};
 
 /* One file for every flock and kind of model, whatever `--mtp` is. */
 static void name_plan(struct flock *f)
@@ -72,9 +49,9 @@ static void keep_plan(const struct flock *f)
         log_notice("%s: the next plan may be another", why.text);
 }
 
-static int load(struct flock *f, struct error *err)
+int flock__load(struct flock *f, struct error *err)
 {
-    int rc = flock_load(f->transport, &f->plan, f->model, f->pool, err);
+    int rc = flock_load(f->transport, &f->plan, f->model, f->pool, NULL, err);
     return rc == 0 && f->transport->ops->loaded ? f->transport->ops->loaded(f->transport, err) : rc;
 }
 
@@ -95,18 +72,18 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
     if (f->spec.transport->find) rc = f->spec.transport->find(&f->transport, &f->spec, err);
     if (rc == 0) rc = make_plan(f, o->mtp, err);
     if (rc != 0) goto fail;
-    struct transport_options t = {.plan = &f->plan,
-                                  .duck = f->spec.duck,
-                                  .pool = o->pool,
-                                  .lanes = o->lanes,
-                                  .max_tokens = o->max_tokens,
-                                  .max_top_k = o->model->config.top_k,
-                                  .element_bytes = flock_element_bytes(o->model),
-                                  .activation = o->activation,
-                                  .result = o->result};
-    rc = f->spec.transport->open(&f->transport, &t, err);
+    f->options = (struct transport_options){.plan = &f->plan,
+                                            .duck = f->spec.duck,
+                                            .pool = o->pool,
+                                            .lanes = o->lanes,
+                                            .max_tokens = o->max_tokens,
+                                            .max_top_k = o->model->config.top_k,
+                                            .element_bytes = flock_element_bytes(o->model),
+                                            .activation = o->activation,
+                                            .result = o->result};
+    rc = f->spec.transport->open(&f->transport, &f->options, err);
     if (rc != 0) goto fail;
-    rc = load(f, err);
+    rc = flock__load(f, err);
     if (rc != 0) goto fail;
     keep_plan(f);
     f->opened = true;
@@ -134,9 +111,11 @@ static void say_stats(const struct flock *f)
 void flock_close(struct flock *f)
 {
     if (!f) return;
+    nursery_close(f->nursery); // works with the transport
     if (f->opened) say_stats(f);
     if (f->transport) f->transport->ops->close(f->transport);
     plan_free(&f->plan);
+    plan_free(&f->home);
     flock_spec_free(&f->spec);
     free(f->lane);
     free(f);
@@ -179,72 +158,15 @@ static int check_step(const struct flock *f, uint32_t lane, const struct mlp_ste
     return check_ids(step, routed, err);
 }
 
-/* ---- a duck is lost ---- */
-
-/* The oldest unanswered step from number `from` on. */
-static struct flock_lane *oldest(struct flock *f, uint64_t from)
-{
-    struct flock_lane *found = NULL;
-    for (uint32_t i = 0; i < f->lanes; i++) {
-        struct flock_lane *l = &f->lane[i];
-        if (l->busy && l->number >= from && (!found || l->number < found->number)) found = l;
-    }
-    return found;
-}
-
-/* The plan with the lost duck's slices dealt to the others. */
-static int plan_again(struct flock *f, uint32_t lost, struct plan *next, struct error *err)
-{
-    struct plan_duck *ducks = calloc(f->spec.ducks, sizeof *ducks);
-    if (!ducks) return error_set(err, -ENOMEM, "no memory for a plan of %u ducks", f->spec.ducks);
-    f->spec.duck[lost].plan.memory_bytes = 0; // nothing goes to it, however many more are lost
-    for (uint32_t i = 0; i < f->spec.ducks; i++) ducks[i] = f->spec.duck[i].plan;
-    int rc = plan_without(next, &f->plan, lost, ducks, err);
-    free(ducks);
-    return rc;
-}
-
-/* Its slices go to the others, and what had not been answered is computed again. */
-static int go_on_without(struct flock *f, uint32_t lost, struct error *err)
-{
-    const struct transport_ops *ops = f->transport->ops;
-    struct plan next;
-    int rc = plan_again(f, lost, &next, err);
-    if (rc != 0) return rc;
-    rc = ops->drop(f->transport, lost, err);
-    plan_free(&f->plan);
-    f->plan = next;
-    if (rc == 0) rc = ops->resume(f->transport, &f->plan, err);
-    if (rc == 0) rc = load(f, err);
-    uint64_t from = 0;
-    for (struct flock_lane *l; rc == 0 && (l = oldest(f, from)); from = l->number + 1)
-        rc = ops->submit(f->transport, (uint32_t)(l - f->lane), &l->step, err);
-    return rc;
-}
-
-/* After the failure `rc`: 0 if a lost duck was the cause and the others have taken over. Another one may be
- * lost meanwhile. */
-static int take_over(struct flock *f, int rc, struct error *err)
-{
-    const struct transport_ops *ops = f->transport->ops;
-    for (int lost; rc < 0 && ops->lost && (lost = ops->lost(f->transport)) >= 0;) {
-        log_notice("%s: the others take over its slices", err->text);
-        uint64_t start = clock_ns();
-        rc = go_on_without(f, (uint32_t)lost, err);
-        if (rc == 0) log_notice("going on without it after %.1f s", (double)(clock_ns() - start) / 1e9);
-        if (rc != 0 && ops->lost(f->transport) == lost) break; // it cannot be done
-    }
-    return rc;
-}
-
 int flock_submit(struct flock *f, uint32_t lane, const struct mlp_step *step, struct error *err)
 {
     struct error why = {""};
     int rc = check_step(f, lane, step, err);
+    if (rc == 0 && f->nursery) rc = flock__take_back(f, err);
     if (rc != 0) return rc;
     // This step is not among those that a take-over submits again.
     while ((rc = f->transport->ops->submit(f->transport, lane, step, &why)) < 0) {
-        rc = take_over(f, rc, &why);
+        rc = flock__take_over(f, rc, &why);
         if (rc == 0) continue;
         if (err) *err = why;
         return rc;
@@ -259,7 +181,7 @@ int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err)
     int rc;
     if (lane >= f->lanes) return error_set(err, -EINVAL, "lane %u of %u", lane, f->lanes);
     while ((rc = f->transport->ops->poll(f->transport, lane, wait, &why)) < 0) {
-        rc = take_over(f, rc, &why);
+        rc = flock__take_over(f, rc, &why);
         if (rc == 0) continue;
         if (err) *err = why;
         return rc;

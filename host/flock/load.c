@@ -176,11 +176,14 @@ uint32_t flock_element_bytes(const struct model *model)
 }
 
 int flock_load(struct transport *t, const struct plan *plan, const struct model *model, struct pool *pool,
-               struct error *err)
+               const _Atomic bool *stop, struct error *err)
 {
     struct loading l = {.transport = t, .failed = SIZE_MAX, .mutex = PTHREAD_MUTEX_INITIALIZER, .err = err};
     int rc = list_items(&l, plan, model, err);
-    if (rc == 0) {
+    if (rc == 0 && !pool) {
+        for (size_t i = 0; i < l.items && rc == 0; i++)
+            rc = *stop ? error_set(err, -ECANCELED, "loading was ended") : load_expert(t, &l.item[i], err);
+    } else if (rc == 0) {
         double total = 0;
         for (size_t i = 0; i < l.items; i++) total += (double)l.item[i].bytes;
         bool large = total >= 1e10;

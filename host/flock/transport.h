@@ -52,6 +52,12 @@ struct transport_ops {
      * it nothing. Weights are loaded and steps submitted again. */
     int (*lost)(const struct transport *t);
     int (*drop)(struct transport *t, uint32_t lost, struct error *err);
+    /* Optional: a transport of its own whose only duck (number 0) is the dropped one `duck`, for another
+     * thread to load weights while this one answers steps: open(), load(), loaded(), close(); the weights
+     * stay with the duck. -ENODEV: the duck does not answer. Closed before `host` is. take_back(): as drop(),
+     * with the duck one of the flock again. */
+    int (*guest)(struct transport **out, struct transport *host, uint32_t duck, struct error *err);
+    int (*take_back)(struct transport *t, uint32_t duck, struct error *err);
     int (*resume)(struct transport *t, const struct plan *plan, struct error *err);
     /* As flock_poll(). */
     int (*poll)(struct transport *t, uint32_t lane, bool wait, struct error *err);

@@ -69,13 +69,26 @@ bridge() {
     [ "${2-}" = apart ] || x ip link set "p$1b" master "br$1"
 }
 
-# duck K I MEMORY: duck I of domain K, 10.21.K.(100 + I).
+# duck K I MEMORY: duck I of domain K, 10.21.K.(100 + I), with its cable; start_duck: the process alone, again.
 duck() {
     veth "d$1_$2" "d$1_$2b"
     x ip link set "d$1_$2b" master "br$1"
+    start_duck "$@"
+}
+
+start_duck() {
     ip netns exec "$ns" "$build/duck-linux" --interface "d$1_$2" --address "10.21.$1.$((100 + $2))" \
-        --mac "02:00:00:00:0$1:0$2" --key "$work/key" --memory "$3" --name "d$1-$2" >"$work/duck$1_$2.log" 2>&1 &
+        --mac "02:00:00:00:0$1:0$2" --key "$work/key" --memory "$3" --name "d$1-$2" >>"$work/duck$1_$2.log" 2>&1 &
     pids+=($!)
+}
+
+# wait_for TEXT FILE SECONDS: until a line matches.
+wait_for() {
+    for ((n = 0; n < 20 * $3; n++)); do
+        if grep -q "$1" "$2"; then return; fi
+        sleep 0.05
+    done
+    fail "'$1' has not come within $3 s: $(tail -n 5 "$2")"
 }
 
 # flock_file NAME DOMAINS DUCKS [EXTRA]: ports p0 .. as DPDK devices.

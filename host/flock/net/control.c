@@ -109,6 +109,7 @@ int net_flock_init(struct net_flock *f, struct net_config *config, struct error 
                             .load_cond = PTHREAD_COND_INITIALIZER,
                             .wait_mutex = PTHREAD_MUTEX_INITIALIZER,
                             .wait_cond = PTHREAD_COND_INITIALIZER};
+    f->known = &f->manifest;
     int rc = init_ports(f);
     return rc ? error_set(err, rc, "no memory for %u ports and %u ducks", f->ports, f->ducks) : 0;
 }
@@ -194,7 +195,7 @@ static bool all_rest(const struct net_flock *f)
     return true;
 }
 
-int net_flock_drop(struct net_flock *f, uint32_t lost, struct error *err)
+static int rest(struct net_flock *f, struct error *err)
 {
     uint64_t until = clock_ns() + REST_NS;
     net_set_goal(f, NET_REST);
@@ -202,13 +203,77 @@ int net_flock_drop(struct net_flock *f, uint32_t lost, struct error *err)
         if (clock_ns() > until) return error_set(err, -ETIMEDOUT, "a port's worker does not come to rest");
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
+    return 0;
+}
+
+/* At rest: the session is forgotten, the ducks have to be found again. */
+static void begin_again(struct net_flock *f)
+{
     end_session(f);
-    atomic_store(&f->duck[lost].gone, true);
-    f->live--;
+    f->live = 0;
+    for (uint32_t i = 0; i < f->ducks; i++) f->live += !atomic_load(&f->duck[i].gone);
     for (uint32_t i = 0; i < f->ducks; i++)
         if (!atomic_load(&f->duck[i].gone)) atomic_store(&f->duck[i].state, NET_UNKNOWN);
     atomic_store(&f->lost, -1);
     atomic_store(&f->failed, false);
+}
+
+int net_flock_drop(struct net_flock *f, uint32_t duck, struct error *err)
+{
+    int rc = rest(f, err);
+    if (rc) return rc;
+    atomic_store(&f->duck[duck].gone, true);
+    begin_again(f);
+    return 0;
+}
+
+int net_flock_take_back(struct net_flock *f, uint32_t duck, struct error *err)
+{
+    int rc = rest(f, err);
+    if (rc) return rc;
+    struct net_duck *d = &f->duck[duck];
+    d->hello = (struct wire_hello){0}; // it may have another address, another firmware
+    d->peer = (struct net_peer){.address = d->match->address, .port = d->match->address ? d->match->udp : 0};
+    atomic_store(&d->gone, false);
+    begin_again(f);
+    return 0;
+}
+
+/* ---- guests ---- */
+
+struct net_match net_duck_again(const struct net_duck *d)
+{
+    static const uint8_t none[6];
+    struct net_match m = {.port = d->match->port, .udp = d->match->udp};
+    memcpy(m.mac, d->hello.mac, sizeof m.mac);
+    m.has_mac = memcmp(m.mac, none, sizeof none) != 0;
+    if (m.has_mac && !d->match->address) return m; // its address may be another now
+    m.address = d->peer.address;
+    m.udp = d->peer.port;
+    return m;
+}
+
+void net_guest_attach(struct net_flock *guest, struct net_flock *host, uint32_t index)
+{
+    guest->is_guest = true;
+    guest->known = &host->manifest;
+    guest->wake = host->wake;
+    guest->wake_self = host->wake_self;
+    guest->port[index].io = host->port[index].io;
+    atomic_store(&host->port[index].guest, &guest->port[index]);
+}
+
+int net_guest_detach(struct net_flock *guest, struct net_flock *host, uint32_t index, struct error *err)
+{
+    struct net_port *p = &host->port[index];
+    uint64_t until = clock_ns() + REST_NS;
+    net_set_goal(guest, NET_REST);
+    atomic_store(&p->guest, NULL);
+    // A round that was under way may still use it, the one after that does not.
+    for (uint64_t seen = atomic_load(&p->rounds); atomic_load(&p->rounds) < seen + 2;) {
+        if (clock_ns() > until) return error_set(err, -ETIMEDOUT, "a port's worker does not come to rest");
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     return 0;
 }
 

@@ -22,7 +22,7 @@ static uint64_t key_of(const struct net_unit_source *s, const struct plan_run *r
 static bool is_held(struct net_flock *f, const struct net_duck *d, uint64_t unit, uint64_t key)
 {
     pthread_mutex_lock(&f->load_mutex);
-    bool held = d->unit_hash[unit] != 0 && d->unit_hash[unit] == manifest_get(&f->manifest, key);
+    bool held = d->unit_hash[unit] != 0 && d->unit_hash[unit] == manifest_get(f->known, key);
     pthread_mutex_unlock(&f->load_mutex);
     return held && key != 0;
 }

@@ -18,13 +18,15 @@ struct head {
     uint64_t magic, entries, hash;
 };
 
+static int enter(struct manifest *m, uint64_t key, uint64_t hash);
+
 static int grow(struct manifest *m)
 {
     struct manifest bigger = {.capacity = m->capacity ? 2 * m->capacity : 1024};
     bigger.entry = calloc(bigger.capacity, sizeof *bigger.entry);
     if (!bigger.entry) return -ENOMEM;
     for (size_t i = 0; i < m->capacity; i++)
-        if (m->entry[i].key) manifest_put(&bigger, m->entry[i].key, m->entry[i].hash);
+        if (m->entry[i].key) enter(&bigger, m->entry[i].key, m->entry[i].hash);
     free(m->entry);
     m->entry = bigger.entry;
     m->capacity = bigger.capacity;
@@ -38,12 +40,15 @@ static size_t find(const struct manifest *m, uint64_t key)
     return i;
 }
 
-uint64_t manifest_get(const struct manifest *m, uint64_t key)
+uint64_t manifest_get(struct manifest *m, uint64_t key)
 {
-    return m->capacity ? m->entry[find(m, key)].hash : 0;
+    pthread_mutex_lock(&m->mutex);
+    uint64_t hash = m->capacity ? m->entry[find(m, key)].hash : 0;
+    pthread_mutex_unlock(&m->mutex);
+    return hash;
 }
 
-int manifest_put(struct manifest *m, uint64_t key, uint64_t hash)
+static int enter(struct manifest *m, uint64_t key, uint64_t hash)
 {
     if (2 * (m->used + 1) > m->capacity) {
         int rc = grow(m);
@@ -54,6 +59,14 @@ int manifest_put(struct manifest *m, uint64_t key, uint64_t hash)
     if (e->key != key || e->hash != hash) m->changed = true;
     *e = (struct manifest_entry){key, hash};
     return 0;
+}
+
+int manifest_put(struct manifest *m, uint64_t key, uint64_t hash)
+{
+    pthread_mutex_lock(&m->mutex);
+    int rc = enter(m, key, hash);
+    pthread_mutex_unlock(&m->mutex);
+    return rc;
 }
 
 void manifest_read(struct manifest *m, const char *path)
@@ -68,7 +81,7 @@ void manifest_read(struct manifest *m, const char *path)
     if (entry && fread(entry, sizeof *entry, h.entries, f) == h.entries &&
         wire_object_hash((const uint8_t *)entry, h.entries * sizeof *entry) == h.hash) {
         for (size_t i = 0; i < h.entries; i++)
-            if (entry[i].key && manifest_put(m, entry[i].key, entry[i].hash)) break;
+            if (entry[i].key && enter(m, entry[i].key, entry[i].hash)) break;
     }
     m->changed = false;
     free(entry);
@@ -85,19 +98,23 @@ static struct manifest_entry *packed(const struct manifest *m)
     return out;
 }
 
-int manifest_write(const struct manifest *m, const char *path, struct error *err)
+int manifest_write(struct manifest *m, const char *path, struct error *err)
 {
     char beside[600];
     snprintf(beside, sizeof beside, "%s.new", path);
+    pthread_mutex_lock(&m->mutex);
     struct manifest_entry *entry = packed(m);
-    if (!entry) return error_set(err, -ENOMEM, "no memory for %zu entries of %s", m->used, path);
+    size_t used = m->used;
+    m->changed = false;
+    pthread_mutex_unlock(&m->mutex);
+    if (!entry) return error_set(err, -ENOMEM, "no memory for %zu entries of %s", used, path);
     FILE *f = fopen(beside, "wbe");
     bool good = f != NULL;
     if (f) {
         struct head h = {.magic = MANIFEST_MAGIC,
-                         .entries = m->used,
-                         .hash = wire_object_hash((const uint8_t *)entry, m->used * sizeof *entry)};
-        good = fwrite(&h, sizeof h, 1, f) == 1 && fwrite(entry, sizeof *entry, m->used, f) == m->used;
+                         .entries = used,
+                         .hash = wire_object_hash((const uint8_t *)entry, used * sizeof *entry)};
+        good = fwrite(&h, sizeof h, 1, f) == 1 && fwrite(entry, sizeof *entry, used, f) == used;
         good = fclose(f) == 0 && good;
     }
     free(entry);

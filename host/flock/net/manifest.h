@@ -2,11 +2,12 @@
  *
  * A key is a hash over the tensor's file, size, time and place and the part that was cut out, so that a
  * restarted daemon can tell what a duck holds without reading the checkpoint again. A file that is missing,
- * damaged or of another version is an empty manifest: weights are then sent again, nothing worse. Not thread
- * safe. */
+ * damaged or of another version is an empty manifest: weights are then sent again, nothing worse.
+ * manifest_get() and manifest_put() may be called by several threads at once. */
 #ifndef DUCKD_HOST_FLOCK_NET_MANIFEST_H
 #define DUCKD_HOST_FLOCK_NET_MANIFEST_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,13 +21,14 @@ struct manifest {
     struct manifest_entry *entry; // (capacity) open addressing; capacity is a power of two
     size_t capacity, used;
     bool changed;
+    pthread_mutex_t mutex; // all zero: free
 };
 
 void manifest_read(struct manifest *m, const char *path);
-int manifest_write(const struct manifest *m, const char *path, struct error *err);
+int manifest_write(struct manifest *m, const char *path, struct error *err);
 void manifest_free(struct manifest *m);
 
-uint64_t manifest_get(const struct manifest *m, uint64_t key); // 0: unknown
+uint64_t manifest_get(struct manifest *m, uint64_t key); // 0: unknown
 int manifest_put(struct manifest *m, uint64_t key, uint64_t hash);
 
 #endif

@@ -140,9 +140,11 @@ struct net_port {
     uint32_t sent;          // last step broadcast
     uint32_t next_fragment; // of the step after it
     uint64_t discover_ns;
-    _Atomic int seen_goal;  // that the worker has last worked for
-    uint32_t request;       // numbers of requests
-    struct tree_node *node; // (max_nodes)
+    _Atomic int seen_goal;            // that the worker has last worked for
+    uint32_t request;                 // numbers of requests
+    struct tree_node *node;           // (max_nodes)
+    _Atomic(struct net_port *) guest; // a second session's port on the same wire; NULL: none
+    _Atomic uint64_t rounds;          // of net_port_work()
     _Atomic uint64_t frames_in, bytes_in, frames_out, bytes_out, broadcasts;
     _Atomic uint64_t malformed, wrong_tag, stranger;
 };
@@ -217,6 +219,7 @@ struct net_flock {
     struct net_times times;
     uint64_t last_done_ns; // when the newest step that has been taken back was done
 
+    bool is_guest;
     bool wants_stats; // while finding: ask every duck for its counters as well
     _Atomic int goal;
     _Atomic bool failed;
@@ -227,8 +230,8 @@ struct net_flock {
 
     pthread_mutex_t load_mutex;
     pthread_cond_t load_cond;
-    uint64_t queued_bytes; // of puts that are not yet held
-    struct manifest manifest;
+    uint64_t queued_bytes;            // of puts that are not yet held
+    struct manifest manifest, *known; // known: this one, or the host flock's
     _Atomic uint64_t units_kept, units_sent;
 
     // The engine thread sleeping in wait.
@@ -263,9 +266,20 @@ void net_fail(struct net_flock *f, int rc, const char *format, ...) __attribute_
 
 /* Which duck was lost, if that is the failure; else -1. */
 int net_lost(const struct net_flock *f);
-/* Drops a lost duck after the session has been closed: forgets the session and the failure. Goes on with
- * NET_FIND and net_flock_prepare() with a plan that gives the duck nothing. */
-int net_flock_drop(struct net_flock *f, uint32_t lost, struct error *err);
+/* Forgets a session that has been closed, and the failure, with `duck` gone from now on or back again. Goes
+ * on with NET_FIND and net_flock_prepare() with a plan that fits. */
+int net_flock_drop(struct net_flock *f, uint32_t duck, struct error *err);
+int net_flock_take_back(struct net_flock *f, uint32_t duck, struct error *err);
+
+/* ---- a second session beside the first, with a duck that the first has dropped ---- */
+
+/* The guest has one duck, which lives on port `index` of the host flock, whose worker from now on works for
+ * both. */
+void net_guest_attach(struct net_flock *guest, struct net_flock *host, uint32_t index);
+/* The worker has let go of the guest when it returns 0. */
+int net_guest_detach(struct net_flock *guest, struct net_flock *host, uint32_t index, struct error *err);
+/* What a HELLO must say to be the duck that was lost. */
+struct net_match net_duck_again(const struct net_duck *d);
 
 /* ---- weights: any thread ---- */
 

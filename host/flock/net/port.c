@@ -139,6 +139,11 @@ void net_port_input(struct net_port *p, const struct net_peer *from, const uint8
     net__count(&p->frames_in, 1);
     net__count(&p->bytes_in, bytes);
     enum wire_verdict verdict = wire_parse(datagram, bytes, &h);
+    struct net_port *guest = atomic_load_explicit(&p->guest, memory_order_acquire);
+    if (guest && verdict == WIRE_OK && (h.session == 0 || h.session != f->session)) {
+        net_port_input(guest, from, datagram, bytes, now);
+        if (h.session != 0) return;
+    }
     if (verdict == WIRE_OTHER_VERSION && wire_check_tag(datagram, &f->flock_key) == WIRE_OK)
         other_version(p, from, &h);
     if (verdict != WIRE_OK || !is_whole(&h)) {
@@ -173,7 +178,10 @@ uint64_t net_port_work(struct net_port *p, uint64_t now)
     uint64_t deadline = now + IDLE_NS;
     int goal = atomic_load_explicit(&p->flock->goal, memory_order_acquire);
     atomic_store_explicit(&p->seen_goal, goal, memory_order_release);
-    if (goal == NET_REST) return IDLE_NS;
+    struct net_port *guest = atomic_load_explicit(&p->guest, memory_order_acquire);
+    if (guest) net__sooner(&deadline, now + net_port_work(guest, now));
+    net__count(&p->rounds, 1);
+    if (goal == NET_REST) return deadline - now;
     net__session_work(p, goal, now, &deadline);
     if (goal == NET_RUN) net__steps_work(p, now, &deadline);
     for (uint32_t i = 0; i < p->ducks && goal < NET_CLOSE; i++)

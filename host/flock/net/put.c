@@ -111,7 +111,7 @@ static void finish(struct net_duck *d, uint32_t at)
     pthread_mutex_lock(&f->load_mutex);
     if (p->kind == WIRE_UNIT) {
         d->unit_hash[p->object] = p->hash;
-        if (p->key) manifest_put(&f->manifest, p->key, p->hash); // without memory it is only forgotten
+        if (p->key) manifest_put(f->known, p->key, p->hash); // without memory it is only forgotten
         net__count(&d->count.units_put, 1);
     }
     f->queued_bytes -= p->total;

@@ -7,6 +7,7 @@
 #include "host/util/log.h"
 
 #define DISCOVER_EVERY (100 * NET_MS)
+#define GUEST_EVERY (1000 * NET_MS) // nobody waits for a duck that was lost
 #define OPEN_EVERY (100 * NET_MS)
 #define CLOSE_EVERY (50 * NET_MS)
 #define PING_EVERY (1000 * NET_MS)
@@ -93,8 +94,11 @@ static void find_work(struct net_port *p, uint64_t now, uint64_t *deadline)
         missing |= !p->duck[i]->gone && atomic_load(&p->duck[i]->state) == NET_UNKNOWN;
     for (uint32_t i = 0; p->flock->wants_stats && i < p->ducks; i++) stats_work(p->duck[i], now, deadline);
     if (!missing) return;
-    if (now >= p->discover_ns && net__message(p, NULL, WIRE_DISCOVER, ++p->request, NULL, 0, false))
-        p->discover_ns = now + DISCOVER_EVERY;
+    // What a port without a broadcast address sends to all does not reach a duck that was dropped.
+    struct net_duck *alone =
+        p->flock->is_guest && !p->flock->config->port[p->index].broadcast ? p->duck[0] : NULL;
+    if (now >= p->discover_ns && net__message(p, alone, WIRE_DISCOVER, ++p->request, NULL, 0, false))
+        p->discover_ns = now + (p->flock->is_guest ? GUEST_EVERY : DISCOVER_EVERY);
     net__sooner(deadline, p->discover_ns);
 }
 

@@ -18,6 +18,8 @@
 #define OPEN_MS 60000u // for program, plan and hashes of all ducks
 #define CLOSE_MS 1000u
 #define SETTLE_MS 500u
+#define GUEST_MS 1500u // for a duck that may be there again to answer
+#define GUEST_OPEN_MS 10000u
 #define STEP_MS 60000u // a step that takes longer has failed, though its ducks still answer pings
 #define PROGRAM_MOST (1 << 20)
 
@@ -28,6 +30,10 @@ struct net_transport {
     struct net_flock f;
     struct net_session session; // but for the plan
     uint64_t *submitted_ns;     // (lanes)
+    // of a guest
+    struct net_transport *host; // NULL: it is none
+    struct net_config config;
+    struct net_match match;
 };
 
 static void sleep_ms(long ms)
@@ -97,15 +103,20 @@ static void say_counters(const struct net_flock *f)
 static void net_close(struct transport *t)
 {
     struct net_transport *n = (struct net_transport *)t;
-    if (atomic_load(&n->f.goal) == NET_RUN) {
+    if (atomic_load(&n->f.goal) == NET_RUN && !n->host) {
         say_times(&n->f);
         say_counters(&n->f);
     }
-    if (n->running) {
+    if (n->running || n->host) {
         net_set_goal(&n->f, NET_CLOSE);
         atomic_store(&n->f.failed, false); // a failed flock is closed as well
         reach(&n->f, NET_CLOSED, CLOSE_MS, NULL);
-        n->backend->stop(n->running);
+    }
+    if (n->running) n->backend->stop(n->running);
+    struct error why;
+    if (n->host && net_guest_detach(&n->f, &n->host->f, n->match.port, &why)) {
+        log_notice("%s", why.text);
+        return; // the worker may still look at it
     }
     net_flock_free(&n->f);
     free(n->submitted_ns);
@@ -176,12 +187,12 @@ static int read_program(struct net_flock *f, struct error *err)
     return 0;
 }
 
-static int not_open(struct net_flock *f, const struct net_duck *missing, struct error *err)
+static int not_open(struct net_flock *f, const struct net_duck *missing, uint64_t ms, struct error *err)
 {
     int rc = net_failure(f, err);
     if (rc) return rc;
-    return error_set(err, -ETIMEDOUT, "%s has not opened the session within %u s", net_duck_name(missing).s,
-                     OPEN_MS / 1000);
+    return error_set(err, -ETIMEDOUT, "%s has not opened the session within %.0f s", net_duck_name(missing).s,
+                     (double)ms / 1e3);
 }
 
 /* A session with all ducks that have been found, for a plan. */
@@ -197,8 +208,8 @@ static int open_session(struct net_transport *n, const struct plan *plan, struct
     if (rc) return rc;
     net_set_goal(f, NET_OPEN);
     const struct net_duck *missing;
-    if (!reach(f, NET_READY, OPEN_MS + 2 * (uint64_t)f->config->lease_ms, &missing))
-        return not_open(f, missing, err);
+    uint64_t ms = (n->host ? GUEST_OPEN_MS : OPEN_MS) + 2 * (uint64_t)f->config->lease_ms;
+    if (!reach(f, NET_READY, ms, &missing)) return not_open(f, missing, ms, err);
     net_set_goal(f, NET_RUN);
     log_detail("flock: %u ducks on %u ports, session %08x, %u bytes a fragment, steps of up to %u tokens",
                f->live, f->ports, f->session, f->payload, f->block_tokens);
@@ -218,8 +229,35 @@ static int net_open(struct transport **out, const struct transport_options *o, s
     if (!n->submitted_ns) return error_set(err, -ENOMEM, "no memory for %u lanes", o->lanes);
     int rc = read_program(&n->f, err);
     if (rc) return rc;
-    manifest_read(&n->f.manifest, n->f.config->manifest);
+    if (!n->host) manifest_read(&n->f.manifest, n->f.config->manifest);
     return open_session(n, o->plan, err);
+}
+
+/* ---- a duck that comes back ---- */
+
+static int net_guest(struct transport **out, struct transport *host, uint32_t duck, struct error *err)
+{
+    struct net_transport *h = (struct net_transport *)host, *n = calloc(1, sizeof *n);
+    if (!n) return error_set(err, -ENOMEM, "no memory for a returning duck");
+    n->base.ops = host->ops;
+    n->match = net_duck_again(&h->f.duck[duck]);
+    n->config = *h->f.config;
+    n->config.ducks = 1;
+    n->config.match = &n->match;
+    int rc = net_flock_init(&n->f, &n->config, err);
+    if (!rc) {
+        net_guest_attach(&n->f, &h->f, n->match.port);
+        n->host = h;
+        const struct net_duck *missing;
+        if (!reach(&n->f, NET_FOUND, GUEST_MS, &missing))
+            rc = error_set(err, -ENODEV, "%s does not answer", net_duck_name(missing).s);
+    }
+    if (rc) {
+        net_close(&n->base);
+        return rc;
+    }
+    *out = &n->base;
+    return 0;
 }
 
 /* ---- without a lost duck ---- */
@@ -237,6 +275,14 @@ static int net_transport_drop(struct transport *t, uint32_t lost, struct error *
     net_set_goal(f, NET_CLOSE);
     reach(f, NET_CLOSED, CLOSE_MS, NULL); // one that has not closed frees itself when its lease ends
     return net_flock_drop(f, lost, err);
+}
+
+static int net_transport_take_back(struct transport *t, uint32_t duck, struct error *err)
+{
+    struct net_flock *f = &((struct net_transport *)t)->f;
+    net_set_goal(f, NET_CLOSE);
+    reach(f, NET_CLOSED, CLOSE_MS, NULL);
+    return net_flock_take_back(f, duck, err);
 }
 
 static int net_transport_resume(struct transport *t, const struct plan *plan, struct error *err)
@@ -287,12 +333,11 @@ static int net_loaded(struct transport *t, struct error *err)
 {
     struct net_flock *f = &((struct net_transport *)t)->f;
     int rc = net_load_finish(f, err);
-    if (f->manifest.changed) {
+    if (f->known->changed) {
         make_folder(f->config->manifest);
         struct error why;
-        if (manifest_write(&f->manifest, f->config->manifest, &why))
+        if (manifest_write(f->known, f->config->manifest, &why))
             log_notice("%s: weights will be sent again next time", why.text);
-        f->manifest.changed = false;
     }
     if (rc) return rc;
     log_detail("weights: %llu units sent, %llu were held already", (unsigned long long)f->units_sent,
@@ -354,6 +399,8 @@ const struct transport_ops transport_udp = {
     .loaded = net_loaded,
     .lost = net_transport_lost,
     .drop = net_transport_drop,
+    .guest = net_guest,
+    .take_back = net_transport_take_back,
     .resume = net_transport_resume,
     .submit = net_transport_submit,
     .poll = net_transport_poll,
@@ -371,6 +418,8 @@ const struct transport_ops transport_dpdk = {
     .loaded = net_loaded,
     .lost = net_transport_lost,
     .drop = net_transport_drop,
+    .guest = net_guest,
+    .take_back = net_transport_take_back,
     .resume = net_transport_resume,
     .submit = net_transport_submit,
     .poll = net_transport_poll,

@@ -1,0 +1,154 @@
+/* recover.c: a duck is lost, a lost duck comes back: another plan, another session, the same answer.
+ *
+ * The plan without some ducks is always made from the plan of all, in the order of their loss, so that a duck
+ * that comes back gets what it had, and the others give up what they took over. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/flock/flock_internal.h"
+#include "host/util/clock.h"
+#include "host/util/log.h"
+
+/* The oldest unanswered step from number `from` on. */
+static struct flock_lane *oldest(struct flock *f, uint64_t from)
+{
+    struct flock_lane *found = NULL;
+    for (uint32_t i = 0; i < f->lanes; i++) {
+        struct flock_lane *l = &f->lane[i];
+        if (l->busy && l->number >= from && (!found || l->number < found->number)) found = l;
+    }
+    return found;
+}
+
+static int copy_plan(struct plan *out, const struct plan *p, struct error *err)
+{
+    *out = *p;
+    out->bank = malloc(p->banks * sizeof *out->bank);
+    out->run = malloc(p->runs * sizeof *out->run + 1);
+    if (!out->bank || !out->run) {
+        plan_free(out);
+        return error_set(err, -ENOMEM, "no memory for a plan of %u ducks", p->ducks);
+    }
+    memcpy(out->bank, p->bank, p->banks * sizeof *out->bank);
+    memcpy(out->run, p->run, p->runs * sizeof *out->run);
+    return 0;
+}
+
+/* The plan of all ducks with the slices of those that are lost dealt to the others. */
+static int plan_of_present(struct flock *f, struct plan *out, struct error *err)
+{
+    struct plan_duck *ducks = calloc(f->spec.ducks, sizeof *ducks);
+    if (!ducks) return error_set(err, -ENOMEM, "no memory for a plan of %u ducks", f->spec.ducks);
+    for (uint32_t i = 0; i < f->spec.ducks; i++) ducks[i] = f->spec.duck[i].plan;
+    for (uint32_t i = 0; i < f->losts; i++) ducks[f->lost[i]].memory_bytes = 0; // nothing goes to them
+    int rc = copy_plan(out, &f->home, err);
+    for (uint32_t i = 0; i < f->losts && rc == 0; i++) {
+        struct plan next;
+        rc = plan_without(&next, out, f->lost[i], ducks, err);
+        plan_free(out);
+        *out = next;
+    }
+    free(ducks);
+    return rc;
+}
+
+/* The session is over: another one for the plan, and what had not been answered is computed again. */
+static int begin_again(struct flock *f, struct plan *next, struct error *err)
+{
+    const struct transport_ops *ops = f->transport->ops;
+    plan_free(&f->plan);
+    f->plan = *next;
+    int rc = ops->resume(f->transport, &f->plan, err);
+    if (rc == 0) rc = flock__load(f, err);
+    uint64_t from = 0;
+    for (struct flock_lane *l; rc == 0 && (l = oldest(f, from)); from = l->number + 1)
+        rc = ops->submit(f->transport, (uint32_t)(l - f->lane), &l->step, err);
+    return rc;
+}
+
+static int look_after(struct flock *f, uint32_t lost, struct error *err)
+{
+    int rc = 0;
+    if (!f->nursery) {
+        const struct nursery_options o = {.host = f->transport,
+                                          .home = &f->home,
+                                          .model = f->model,
+                                          .transport = f->options,
+                                          .duck = f->spec.duck};
+        rc = nursery_open(&f->nursery, &o, err);
+    }
+    if (rc == 0) nursery_add(f->nursery, lost);
+    return rc;
+}
+
+/* Its slices go to the others. */
+static int go_on_without(struct flock *f, uint32_t lost, struct error *err)
+{
+    struct plan next;
+    int rc = f->home.bank ? 0 : copy_plan(&f->home, &f->plan, err);
+    if (rc != 0) return rc;
+    f->lost[f->losts++] = lost;
+    rc = plan_of_present(f, &next, err);
+    if (rc != 0) return rc;
+    rc = f->transport->ops->drop(f->transport, lost, err);
+    if (rc != 0) {
+        plan_free(&next);
+        return rc;
+    }
+    rc = begin_again(f, &next, err);
+    return rc == 0 ? look_after(f, lost, err) : rc;
+}
+
+int flock__take_over(struct flock *f, int rc, struct error *err)
+{
+    const struct transport_ops *ops = f->transport->ops;
+    for (int lost; rc < 0 && ops->lost && (lost = ops->lost(f->transport)) >= 0;) {
+        log_notice("%s: the others take over its slices", err->text);
+        uint64_t start = clock_ns();
+        rc = go_on_without(f, (uint32_t)lost, err);
+        if (rc == 0) log_notice("going on without it after %.1f s", (double)(clock_ns() - start) / 1e9);
+        if (rc != 0 && ops->lost(f->transport) == lost) break; // it cannot be done
+    }
+    return rc;
+}
+
+static void forget_loss(struct flock *f, uint32_t duck)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->losts; i++)
+        if (f->lost[i] != duck) f->lost[n++] = f->lost[i];
+    f->losts = n;
+}
+
+static int go_on_with(struct flock *f, uint32_t duck, struct error *err)
+{
+    struct plan next;
+    forget_loss(f, duck);
+    int rc = plan_of_present(f, &next, err);
+    if (rc == 0) rc = f->transport->ops->take_back(f->transport, duck, err);
+    if (rc == 0) return begin_again(f, &next, err);
+    plan_free(&next);
+    return rc;
+}
+
+int flock__take_back(struct flock *f, struct error *err)
+{
+    int duck = nursery_take(f->nursery);
+    if (duck < 0) return 0;
+    struct error why = {""};
+    const char *name = f->spec.duck[duck].name;
+    uint64_t start = clock_ns();
+    int rc = go_on_with(f, (uint32_t)duck, &why);
+    if (rc == 0) {
+        log_notice("%s takes part again; the others waited %.1f s", name, (double)(clock_ns() - start) / 1e9);
+        return 0;
+    }
+    // Another one may have been lost meanwhile; if not, it is this one again.
+    rc = flock__take_over(f, rc, &why);
+    if (rc == 0) return 0;
+    log_notice("%s: going on without %s", why.text, name);
+    rc = go_on_without(f, (uint32_t)duck, &why);
+    if (rc != 0 && err) *err = why;
+    return rc;
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# return.sh: a duck is killed and started again, another one's cable is pulled and plugged in again, while an answer is
+# being made: it goes on without them, they get their weights beside it and take part again; the text is the same.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+make_namespace
+for k in 0 1; do
+    bridge $k
+    for i in 1 2; do duck $k $i 64M; done
+done
+flock_file flock 2 2 '"dead_ms": 800,'
+generation=(generate -p "hello there" --ignore-eos --temperature 0 --mtp 0)
+
+log=$work/net.log
+ip netns exec "$ns" "$build/duckd" "${generation[@]}" -n 4000 --flock "$work/flock" -v >"$work/net.txt" 2>"$log" &
+daemon=$!
+pids+=("$daemon")
+wait_for "model loaded" "$log" 30
+
+kill -9 "${pids[1]}"
+wait_for "d0-2, 10.21.0.102.*the others take over" "$log" 10
+wait_for "going on without it" "$log" 10
+start_duck 0 2 64M
+wait_for "dpdk-1 is back" "$log" 10
+wait_for "dpdk-1 takes part again" "$log" 20
+
+x ip link set d1_1b down
+wait_for "d1-1, 10.21.1.101.*the others take over" "$log" 10
+wait_for "going on without it.*" "$log" 10
+x ip link set d1_1b up
+wait_for "dpdk-2 takes part again" "$log" 20
+
+sleep 0.5
+kill -INT "$daemon" 2>/dev/null || true # enough
+wait "$daemon" || fail "the answer failed: $(tail -n 3 "$log")"
+tokens=$(sed -n 's/.* \([0-9]*\) generated (.*/\1/p' "$log")
+local_duckd "${generation[@]}" -n "$tokens" >"$work/local.txt"
+cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks"
+echo "$tokens tokens are the same"
+grep -h "take over\|going on\|back\|again;\|weights:" "$log"
+# The one that was started anew lacked everything, the one that was only away nothing.
+[ "$(grep -c "weights: [1-9][0-9]* units sent, 0 were held" "$log")" -eq 2 ] || fail "who was sent what: $(grep weights: "$log")"
+[ "$(grep -c "weights: 0 units sent, [1-9]" "$log")" -ge 3 ] || fail "who was sent what: $(grep weights: "$log")"
+echo "ok"
