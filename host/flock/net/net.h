@@ -221,12 +221,13 @@ struct net_flock {
 
     bool is_guest;
     bool wants_stats; // while finding: ask every duck for its counters as well
-    _Atomic int goal;
     _Atomic bool failed;
+    _Atomic bool waiting; // the engine thread sleeps in wait
+    _Atomic int goal;
     _Atomic int lost; // the duck whose silence was the failure; -1: none
     pthread_mutex_t failure_mutex;
-    int failure_rc;
     struct error failure;
+    int failure_rc;
 
     pthread_mutex_t load_mutex;
     pthread_cond_t load_cond;
@@ -234,9 +235,7 @@ struct net_flock {
     struct manifest manifest, *known; // known: this one, or the host flock's
     _Atomic uint64_t units_kept, units_sent;
 
-    // The engine thread sleeping in wait.
-    _Atomic bool waiting;
-    pthread_mutex_t wait_mutex;
+    pthread_mutex_t wait_mutex; // of the engine thread's sleep
     pthread_cond_t wait_cond;
 
     void (*wake)(void *self); // ends the workers' sleep; NULL: they do not sleep
