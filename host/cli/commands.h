@@ -7,6 +7,7 @@
 
 #include "host/cli/options.h"
 
+int command_doctor(const struct options *o, struct error *err);
 int command_flock(const struct options *o, struct error *err);
 int command_generate(const struct options *o, struct error *err);
 int command_chat(const struct options *o, struct error *err);

@@ -24,6 +24,8 @@ static int run_command(const struct options *o, int argc, char **argv, struct er
         return command_eval(o, err);
     case COMMAND_SERVE:
         return command_serve(o, err);
+    case COMMAND_DOCTOR:
+        return command_doctor(o, err);
     case COMMAND_FLOCK:
         return command_flock(o, err);
     case COMMAND_TOKENIZE:

@@ -24,6 +24,7 @@ enum command {
     COMMAND_TOKENIZE = 1 << 5,
     COMMAND_SERVE = 1 << 8,
     COMMAND_PLAN = 1 << 6,
+    COMMAND_DOCTOR = 1 << 7,
 };
 
 enum option_origin { GIVEN_NOT, GIVEN_CONFIG, GIVEN_COMMAND_LINE };
@@ -69,6 +70,8 @@ struct options {
     const char *listen, *api_keys, *model_name;
     struct string_list cors;
     int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s, kv_cache_mb;
+
+    const char *root; // doctor's
 
     // what is planned
     const char *hardware;

@@ -3,7 +3,7 @@
 
 #define ENGINE                                                                                               \
     (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH | COMMAND_LOGITS | COMMAND_EVAL | COMMAND_SERVE)
-#define ALL (ENGINE | COMMAND_TOKENIZE | COMMAND_PLAN | COMMAND_FLOCK)
+#define ALL (ENGINE | COMMAND_TOKENIZE | COMMAND_PLAN | COMMAND_FLOCK | COMMAND_DOCTOR)
 #define ANSWERS (COMMAND_GENERATE | COMMAND_CHAT | COMMAND_BENCH)
 #define AT(field) offsetof(struct options, field)
 
@@ -400,11 +400,31 @@ const struct option_row options__table[] = {
      .offset = AT(ignore_eos),
      .help = "the model's end-of-sequence token is an ordinary token"},
 
+    // doctor
+    {.heading = "What to examine",
+     .name = "flock",
+     .kind = OPTION_TEXT,
+     .commands = COMMAND_DOCTOR,
+     .offset = AT(flock),
+     .argument = "FILE",
+     .help = "the flock's file: what its ports need is checked, its lcores and devices by name"},
+    {.name = "root",
+     .kind = OPTION_TEXT,
+     .commands = COMMAND_DOCTOR,
+     .offset = AT(root),
+     .argument = "DIR",
+     .help = "read proc, sys and lib/firmware below DIR instead of /: a copy of another machine's"},
+    {.name = "json",
+     .kind = OPTION_FLAG,
+     .commands = COMMAND_DOCTOR | COMMAND_FLOCK,
+     .offset = AT(json),
+     .help = "JSON instead of a table"},
+
     // generate's output
     {.heading = "Output",
      .name = "json",
      .kind = OPTION_FLAG,
-     .commands = COMMAND_GENERATE | COMMAND_FLOCK,
+     .commands = COMMAND_GENERATE,
      .offset = AT(json),
      .help = "print one JSON object at the end instead of the text: text, tokens, finish_reason, timings"},
     {.name = "csv",
@@ -563,6 +583,14 @@ const struct command_row options__commands[] = {
      "Prints one line of JSON: tokens (how many were predicted), nll (their mean negative log-likelihood in "
      "nats) and "
      "perplexity."},
+    {COMMAND_DOCTOR, "doctor", "[--flock FILE] [--json]", "is this machine fit to drive a flock?",
+     "Looks at what a flock on a network needs of its host: CPU, huge pages, IOMMU and vfio, locked memory, "
+     "isolated "
+     "CPUs, their frequency, and with --flock the devices of its ports. One line each: ok, advice (works "
+     "without, "
+     "better with) or MISSING, and what to do. Status 1 if something that the flock needs is missing; "
+     "without "
+     "--flock only the CPU is. docs/operations.md says more."},
     {COMMAND_FLOCK, "flock", "status --flock FILE [--json]",
      "the ducks of a network flock: who answers, what they have done",
      "Asks every duck of a flock's file what it is, who uses it and what it has counted. Nobody is "
