@@ -185,7 +185,7 @@ static int run_engine(struct run *r)
 
 int answer_make(struct session *s, const struct question *q, struct answer *a, struct error *err)
 {
-    *a = (struct answer){0};
+    *a = (struct answer){.synthetic = s->synthetic};
     struct run r = {.session = s, .q = q, .answer = a, .offset_ms = q->spent_ms, .err = err};
     r.piece = malloc((s->tokenizer ? tokenizer_max_text(s->tokenizer) : 0) + 32);
     int rc = r.piece ? stop_strings_open(&r.stop, q->stop.item, q->stop.count, err)

@@ -31,6 +31,7 @@ struct answer {
     struct text_buffer pieces; // the texts of all tokens, one after the other
     struct generation_result result;
     bool interrupted; // by Ctrl-C; what was there is kept
+    bool synthetic;   // of random weights: outputs say so
 };
 
 struct question {
@@ -60,6 +61,7 @@ struct answer_figures {
     double decode_tok_s;
     double mtp_accept;  // accepted / proposed drafts
     double draft_share; // rounds with a draft / rounds of decoding
+    double round_ms;    // mean time of such a round
     /* Time that passed over what the lanes spent at backend and ducks one after the other; 1 minus that. A
      * lane that queues behind another spends that time too. */
     double pair_over_serial, overlap_gain;
@@ -68,8 +70,9 @@ void answer_measure(const struct answer *a, struct answer_figures *out);
 
 const char *finish_reason_name(enum finish_reason reason);
 
-/* The contract's CSV: header, and one line per token. */
-void answer_csv_header(FILE *to);
+/* The contract's CSV: header, and one line per token. A synthetic answer's has one column more, `synthetic`.
+ */
+void answer_csv_header(FILE *to, bool synthetic);
 void answer_csv_row(FILE *to, const struct answer *a, size_t index);
 
 #endif

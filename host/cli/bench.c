@@ -15,6 +15,9 @@
 #include "host/util/log.h"
 
 #define WARM_UP_TOKENS 8
+#define WARM_UP_SYNTHETIC 3 // a full-size model's tokens can take seconds
+#define SYNTHETIC_PROMPT 16
+#define SYNTHETIC_TOKENS 32
 
 struct case_progress {
     struct progress progress;
@@ -70,7 +73,7 @@ static int save_csv(const char *dir, const char *name, const struct answer *a, s
     snprintf(path, sizeof path, "%s/%s.csv", dir, name);
     int rc = output_open(&f, path, err);
     if (rc) return rc;
-    answer_csv_header(f.stream);
+    answer_csv_header(f.stream, a->synthetic);
     for (size_t i = 0; i < a->count; i++) answer_csv_row(f.stream, a, i);
     return output_commit(&f, err);
 }
@@ -86,7 +89,7 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
 {
     struct session *s = run->session;
     bool gnuplot = true;
-    bench_table_header(stdout);
+    bench_table_header(stdout, s);
     int rc = output_finish(err);
     for (size_t i = 0; !rc && i < suite->count; i++) {
         struct answer a;
@@ -98,7 +101,7 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
         answer_measure(&a, &c->figures);
         c->break_even = engine_break_even(s->engine);
         if (!rc) rc = save_csv(dir, c->what->name, &a, err);
-        if (!rc) rc = save_text(dir, c->what->name, &a, err);
+        if (!rc && !s->synthetic) rc = save_text(dir, c->what->name, &a, err);
         if (!rc && gnuplot) rc = plot_latency(dir, c->what->name, &a, &c->plotted, err);
         if (!rc && a.count > 1 && !c->plotted && gnuplot) {
             log_notice("no plots: gnuplot is not installed (apt-get install gnuplot-nox)");
@@ -121,7 +124,7 @@ static int warm_up(struct session *s, const struct suite *suite, struct error *e
     struct suite_case c = suite->cases[0];
     c.name = "warming up";
     if (c.prompt.count > 64) c.prompt.count = 64;
-    int rc = run_case(s, &c, WARM_UP_TOKENS, &a, err);
+    int rc = run_case(s, &c, s->synthetic ? WARM_UP_SYNTHETIC : WARM_UP_TOKENS, &a, err);
     if (!rc && a.interrupted) rc = -EINTR;
     answer_free(&a);
     return rc;
@@ -156,20 +159,33 @@ static int run_suite(struct bench_run *run, const struct suite *suite, const cha
     return rc;
 }
 
+static int prepare(struct session *s, struct suite *suite, char path[4096], const struct options *o,
+                   struct error *err)
+{
+    int rc;
+    if (o->synthetic) {
+        snprintf(path, 4096, "synthetic");
+        rc = session_prepare_synthetic(s, o, err);
+        if (rc) return rc;
+        return suite_synthetic(suite, s, o->prompt_tokens ? (uint32_t)o->prompt_tokens : SYNTHETIC_PROMPT,
+                               o->n ? (uint32_t)o->n : SYNTHETIC_TOKENS, err);
+    }
+    rc = session_prepare(s, o, SESSION_CHAT, err);
+    if (rc) return rc;
+    if (o->suite)
+        snprintf(path, 4096, "%s", o->suite);
+    else
+        input_find_shared("configs/suite-duckling.json", path);
+    return suite_read(suite, path, s, err);
+}
+
 int command_bench(const struct options *o, int argc, char **argv, struct error *err)
 {
-    struct session s;
+    if (o->compare.count) return bench_compare(stdout, o->compare.item[0], o->compare.item[1], err);
+    struct session s = {0};
     struct suite suite = {0};
-    char path[4096];
-    int rc = o->compare.count ? bench_compare(stdout, o->compare.item[0], o->compare.item[1], err)
-                              : session_prepare(&s, o, SESSION_CHAT, err);
-    if (rc || o->compare.count) return rc;
-    if (o->suite) {
-        snprintf(path, sizeof path, "%s", o->suite);
-    } else {
-        input_find_shared("configs/suite-duckling.json", path);
-    }
-    rc = suite_read(&suite, path, &s, err);
+    char path[4096] = "";
+    int rc = prepare(&s, &suite, path, o, err);
     if (!rc) rc = output_directory(o->csv, err);
     uint64_t start = clock_ns();
     if (!rc) rc = session_load(&s, err);

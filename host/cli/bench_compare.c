@@ -13,12 +13,13 @@ struct figure {
 };
 
 static const struct figure figures[] = {
-    {"output_tokens", "output, tokens"},      {"ttft_ms", "TTFT, ms"},
-    {"prefill_tok_s", "prefill, tok/s"},      {"tpot_ms", "TPOT, ms"},
-    {"tpot_p50_ms", "TPOT p50, ms"},          {"tpot_p90_ms", "TPOT p90, ms"},
-    {"tpot_p99_ms", "TPOT p99, ms"},          {"decode_tok_s", "decode, tok/s"},
-    {"draft_share", "rounds with draft"},     {"mtp_accept", "MTP acceptance"},
-    {"pair_over_serial", "pair over serial"}, {"overlap_gain", "overlap gain"},
+    {"output_tokens", "output, tokens"}, {"ttft_ms", "TTFT, ms"},
+    {"prefill_tok_s", "prefill, tok/s"}, {"tpot_ms", "TPOT, ms"},
+    {"round_ms", "round, ms"},           {"tpot_p50_ms", "TPOT p50, ms"},
+    {"tpot_p90_ms", "TPOT p90, ms"},     {"tpot_p99_ms", "TPOT p99, ms"},
+    {"decode_tok_s", "decode, tok/s"},   {"draft_share", "rounds with draft"},
+    {"mtp_accept", "MTP acceptance"},    {"pair_over_serial", "pair over serial"},
+    {"overlap_gain", "overlap gain"},
 };
 
 static int read_cases(const char *dir, cJSON **root, const cJSON **cases, struct error *err)

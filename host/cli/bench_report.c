@@ -9,8 +9,11 @@
 
 #include "host/cli/output.h"
 
-void bench_table_header(FILE *to)
+void bench_table_header(FILE *to, const struct session *s)
 {
+    if (s->synthetic)
+        fprintf(to, "SYNTHETIC: random weights of the shape of %s; times are measured, texts mean nothing\n",
+                s->dir);
     fprintf(to, "%-20s %6s %6s %8s %8s %31s %7s %6s %6s %7s %7s\n", "", "prompt", "output", "TTFT", "prefill",
             "TPOT [ms]            ", "decode", "rounds", "MTP", "pair /", "overlap");
     fprintf(to, "%-20s %6s %6s %8s %8s %7s %7s %7s %7s %7s %6s %6s %7s %7s\n", "case", "tokens", "tokens",
@@ -100,6 +103,7 @@ static void write_case(FILE *to, const struct bench_case *c)
                    {"decode_tok_s", f->decode_tok_s},
                    {"mtp_accept", f->mtp_accept},
                    {"draft_share", f->draft_share},
+                   {"round_ms", f->round_ms},
                    {"break_even_accept", c->break_even},
                    {"pair_over_serial", f->pair_over_serial},
                    {"overlap_gain", f->overlap_gain}};
@@ -138,6 +142,18 @@ static void write_ducks(FILE *to, struct flock *flock)
     }
 }
 
+/* Also what is shared: it decides what the times are worth. */
+static void write_synthetic(FILE *to, const struct session *s)
+{
+    if (!s->synthetic) {
+        fputs(", \"synthetic\": false", to);
+        return;
+    }
+    fprintf(to, ", \"synthetic\": true, \"distinct_layers\": %u, \"distinct_experts\": %u",
+            s->options->synthetic_layers ? (uint32_t)s->options->synthetic_layers : s->config.layers,
+            s->options->synthetic_experts ? (uint32_t)s->options->synthetic_experts : s->config.experts);
+}
+
 void bench_summary(FILE *to, const struct bench_run *run)
 {
     const struct session *s = run->session;
@@ -156,6 +172,7 @@ void bench_summary(FILE *to, const struct bench_run *run)
     text_member(to, "model", s->dir);
     fputs(", ", to);
     text_member(to, "backend", engine_backend(s->engine)->ops->name);
+    write_synthetic(to, s);
     fprintf(to, ", \"mtp\": %s, \"temperature\": %g, \"seed\": %" PRIu64 ", \"load_s\": %.3f,\n",
             s->mtp ? "true" : "false", (double)s->sampling.temperature, s->sampling.seed, run->load_s);
     write_machine(to);

@@ -25,7 +25,7 @@ struct bench_run {
     size_t count;
 };
 
-void bench_table_header(FILE *to);
+void bench_table_header(FILE *to, const struct session *s);
 void bench_table_row(FILE *to, const struct bench_case *c);
 void bench_summary(FILE *to, const struct bench_run *run);
 

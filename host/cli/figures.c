@@ -47,7 +47,7 @@ static double measure_pair(const struct answer *a)
 void answer_measure(const struct answer *a, struct answer_figures *out)
 {
     const struct generation_result *r = &a->result;
-    *out = (struct answer_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    *out = (struct answer_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     if (a->count) {
         out->ttft_ms = a->token[0].t_ms;
         if (r->prefill_ms > 0) {
@@ -58,6 +58,7 @@ void answer_measure(const struct answer *a, struct answer_figures *out)
         double span = a->token[a->count - 1].t_ms - a->token[0].t_ms;
         out->tpot_ms = span / (double)(a->count - 1);
         out->decode_tok_s = span > 0 ? 1000.0 / out->tpot_ms : NAN;
+        if (r->rounds) out->round_ms = span / r->rounds;
         measure_tpot(a, out);
         out->pair_over_serial = measure_pair(a);
         out->overlap_gain = 1 - out->pair_over_serial;
@@ -82,9 +83,10 @@ const char *finish_reason_name(enum finish_reason reason)
     }
 }
 
-void answer_csv_header(FILE *to)
+void answer_csv_header(FILE *to, bool synthetic)
 {
-    fputs("index,token_id,text,t_ms,tpot_ms,lane,accepted,gpu_ms,flock_ms,wait_ms\r\n", to);
+    fputs("index,token_id,text,t_ms,tpot_ms,lane,accepted,gpu_ms,flock_ms,wait_ms", to);
+    fputs(synthetic ? ",synthetic\r\n" : "\r\n", to);
 }
 
 void answer_csv_row(FILE *to, const struct answer *a, size_t index)
@@ -92,6 +94,6 @@ void answer_csv_row(FILE *to, const struct answer *a, size_t index)
     const struct answer_token *t = &a->token[index];
     fprintf(to, "%zu,%d,", index, t->id);
     output_csv_field(to, a->pieces.text + t->text_at, t->text_length);
-    fprintf(to, ",%.3f,%.3f,%u,%d,%.3f,%.3f,%.3f\r\n", t->t_ms, t->tpot_ms, t->lane, t->accepted, t->gpu_ms,
-            t->flock_ms, t->wait_ms);
+    fprintf(to, ",%.3f,%.3f,%u,%d,%.3f,%.3f,%.3f%s\r\n", t->t_ms, t->tpot_ms, t->lane, t->accepted, t->gpu_ms,
+            t->flock_ms, t->wait_ms, a->synthetic ? ",1" : "");
 }

@@ -133,7 +133,7 @@ int command_generate(const struct options *o, struct error *err)
     rc = read_prompt(&s, &prompt, &spent_ms, err);
     if (!rc && o->csv) {
         rc = output_open(&csv, o->csv, err);
-        if (!rc) answer_csv_header(csv.stream);
+        if (!rc) answer_csv_header(csv.stream, false);
     }
     if (!rc) rc = session_load(&s, err);
     if (!rc) rc = answer_prompt(&s, &prompt, spent_ms, &csv, err);

@@ -353,6 +353,12 @@ static int check_whole(const struct options *o, struct error *err)
         if (o->compare.count != 0 && o->compare.count != 2) {
             return error_set(err, -EINVAL, "--compare takes two directories, it has %zu", o->compare.count);
         }
+        if (o->synthetic && o->suite) return error_set(err, -EINVAL, "--synthetic has no --suite");
+        if (!o->synthetic && (o->synthetic_layers || o->synthetic_experts || o->prompt_tokens))
+            return error_set(err, -EINVAL, "%s needs --synthetic CONFIG",
+                             o->synthetic_layers    ? "--synthetic-layers"
+                             : o->synthetic_experts ? "--synthetic-experts"
+                                                    : "--prompt-tokens");
         if (!o->csv && !o->compare.count) return need("a directory for its results: --csv DIR", name, err);
         break;
     case COMMAND_LOGITS:

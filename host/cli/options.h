@@ -69,7 +69,8 @@ struct options {
     // who may ask, and how much at once
     const char *listen, *api_keys, *model_name;
     struct string_list cors;
-    int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s, kv_cache_mb;
+    int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s,
+        kv_cache_mb;
 
     const char *root; // doctor's
 
@@ -79,7 +80,9 @@ struct options {
     int drafts; // not planned: with --mtp 1
     struct string_list set;
 
-    struct string_list compare; // none, or two directories
+    struct string_list compare;                                 // none, or two directories
+    const char *synthetic;                                      // bench: a config.json
+    int64_t synthetic_layers, synthetic_experts, prompt_tokens; // 0: not given
 
     unsigned char given[128]; // per row of the table: enum option_origin
     void *memory;             // of the strings above that do not live in argv

@@ -29,6 +29,7 @@ static void write_head(FILE *to, const char *name, const struct answer *a)
             name, name, name, name);
     for (const char *c = name; *c; c++)
         fprintf(to, *c == '_' ? "\\_" : "%c", *c); // else it makes a subscript
+    if (a->synthetic) fputs(" (synthetic: random weights)", to);
     fprintf(to, "'\nttft_ms = %.3f\nmean_ms = %.4f\ndecode_tok_s = %.3f\nprompt_tokens = %u\n", f.ttft_ms,
             f.tpot_ms, f.decode_tok_s, a->result.prompt_tokens);
     for (int accepted = 0; accepted < 2; accepted++) {

@@ -10,6 +10,7 @@
 
 #include "host/cli/input.h"
 #include "host/model/json.h"
+#include "host/model/synthetic.h"
 #include "host/util/clock.h"
 #include "host/util/log.h"
 
@@ -85,6 +86,14 @@ static int open_tokenizer(struct session *s, enum session_text text, struct erro
     return rc ? rc : read_tool_format(s, err);
 }
 
+static int choose_mtp(struct session *s, struct error *err)
+{
+    int mtp = s->options->mtp;
+    s->mtp = mtp < 0 ? s->config.mtp_layers > 0 : mtp == 1;
+    if (mtp != 1 || s->config.mtp_layers > 0) return 0;
+    return error_set(err, -EINVAL, "--mtp 1: %s has no MTP layer", s->dir);
+}
+
 int session_prepare(struct session *s, const struct options *o, enum session_text text, struct error *err)
 {
     *s = (struct session){.options = o};
@@ -95,14 +104,21 @@ int session_prepare(struct session *s, const struct options *o, enum session_tex
     }
     if (text == SESSION_TOKENIZER) return open_tokenizer(s, text, err);
     int rc = model_config_read(&s->config, s->dir, err);
-    if (!rc && o->mtp == 1 && s->config.mtp_layers == 0) {
-        rc = error_set(err, -EINVAL, "--mtp 1: %s has no MTP layer", s->dir);
-    }
-    s->mtp = o->mtp < 0 ? s->config.mtp_layers > 0 : o->mtp == 1;
+    if (!rc) rc = choose_mtp(s, err);
     if (!rc) rc = open_tokenizer(s, text, err);
     if (!rc) rc = read_sampling(s, err);
     if (rc) session_close(s);
     return rc;
+}
+
+int session_prepare_synthetic(struct session *s, const struct options *o, struct error *err)
+{
+    *s = (struct session){.options = o, .synthetic = true, .think = -1, .end_think = -1};
+    snprintf(s->dir, sizeof s->dir, "%s", o->synthetic);
+    bool fp8;
+    int rc = synthetic_config_read(&s->config, &fp8, s->dir, err);
+    if (!rc) rc = choose_mtp(s, err);
+    return rc ? rc : read_sampling(s, err);
 }
 
 int session_load(struct session *s, struct error *err)
@@ -111,7 +127,10 @@ int session_load(struct session *s, struct error *err)
     static const enum wire_dtype wires[] = {WIRE_F32, WIRE_BF16, WIRE_FP8};
     static const enum kv_dtype kvs[] = {KV_F32, KV_BF16, KV_FP8};
     const struct options *o = s->options;
+    const struct synthetic_options synthetic = {s->dir, (uint32_t)o->synthetic_layers,
+                                                (uint32_t)o->synthetic_experts};
     struct engine_options e = {
+        .synthetic = s->synthetic ? &synthetic : NULL,
         .model_dir = s->dir,
         .flock_spec = o->flock ? o->flock : "local",
         .backend = backends[o->backend],

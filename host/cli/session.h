@@ -29,10 +29,13 @@ struct session {
     struct sampling sampling; // bias: points into the options
     uint32_t lanes;           // 0: the engine's default
     uint64_t kv_cache_bytes;  // 0: none
+    bool synthetic;           // random weights of the options' shape
     struct engine *engine;    // NULL before session_load()
 };
 
 int session_prepare(struct session *s, const struct options *o, enum session_text text, struct error *err);
+/* Instead: the shape of the options' --synthetic, without any text. */
+int session_prepare_synthetic(struct session *s, const struct options *o, struct error *err);
 int session_load(struct session *s, struct error *err);
 void session_close(struct session *s);
 

@@ -201,6 +201,33 @@ int suite_read(struct suite *out, const char *path, const struct session *s, str
     return rc;
 }
 
+int suite_synthetic(struct suite *out, const struct session *s, uint32_t prompt, uint32_t n,
+                    struct error *err)
+{
+    *out = (struct suite){.name = "synthetic"};
+    int rc = session_check_length(s, (size_t)prompt + n, "prompt and answer", err);
+    if (rc) return rc;
+    out->cases = calloc(1, sizeof *out->cases);
+    int32_t *ids = malloc(prompt * sizeof *ids);
+    if (!out->cases || !ids) {
+        free(ids);
+        suite_free(out);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    uint64_t state = 1;
+    for (uint32_t i = 0; i < prompt; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (int32_t)((state >> 33) % s->config.vocab_size);
+    }
+    out->count = 1;
+    out->cases[0] = (struct suite_case){.name = "synthetic",
+                                        .about = "random weights, random ids",
+                                        .prompt = {ids, prompt},
+                                        .n = n,
+                                        .ignore_eos = true};
+    return 0;
+}
+
 void suite_free(struct suite *suite)
 {
     for (size_t i = 0; i < suite->count; i++) ids_free(&suite->cases[i].prompt);

@@ -28,6 +28,9 @@ struct suite {
 
 /* Reads the file and encodes every prompt with the session's tokenizer; checks that they fit the model. */
 int suite_read(struct suite *out, const char *path, const struct session *s, struct error *err);
+/* One case of random ids, for a session without text: a prompt of so many, and n tokens of answer. */
+int suite_synthetic(struct suite *out, const struct session *s, uint32_t prompt, uint32_t n,
+                    struct error *err);
 void suite_free(struct suite *suite);
 
 #endif

@@ -16,7 +16,15 @@
 #include "host/flock/flock.h"
 #include "host/model/model.h"
 
+/* Random weights of a config.json's shape; layers share them so that they fit. 0: as many as the shape has.
+ */
+struct synthetic_options {
+    const char *config;
+    uint32_t layers, experts; // dense and MoE layers, and experts of a layer, with weights of their own
+};
+
 struct engine_options {
+    const struct synthetic_options *synthetic;    // NULL: model_dir is a checkpoint
     const char *model_dir, *flock_spec, *backend; // backend: "auto", "cpu", "cuda"
     unsigned threads;                             // 0: one per CPU
     bool mtp;

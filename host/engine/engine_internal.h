@@ -9,6 +9,7 @@
 #include "host/engine/mtp.h"
 #include "host/engine/prefix_cache.h"
 #include "host/engine/sequence.h"
+#include "host/engine/synthetic_flock.h"
 
 #define ENGINE_DEFAULT_LANES 4u
 #define ENGINE_DEFAULT_CHUNK 512u
@@ -26,6 +27,8 @@ struct engine_settings {
 struct engine {
     const struct model *model;
     struct model *opened; // the same, if the engine opened it
+    struct model *held;   // of a synthetic model: what the flock was opened with
+    struct synthetic_flock *synthetic;
     struct pool *pool;
     struct flock *flock;
     struct backend *backend;

@@ -5,6 +5,7 @@
 
 #include "host/backend/backend_cuda.h"
 #include "host/engine/engine_internal.h"
+#include "host/model/synthetic.h"
 #include "host/util/log.h"
 
 static int submit(void *flock, uint32_t lane, const struct mlp_step *step, struct error *err)
@@ -21,9 +22,12 @@ static void close_parts(struct engine *e)
 {
     if (e->backend) e->backend->ops->close(e->backend);
     flock_close(e->flock);
+    synthetic_flock_close(e->synthetic);
     pool_close(e->pool);
     model_close(e->opened);
     free(e->opened);
+    if (e->held) model_close(e->held);
+    free(e->held);
 }
 
 static bool is_automatic(const char *backend)
@@ -54,15 +58,20 @@ static const struct backend_ops *find_backend(const char *name, struct error *er
 
 static int open_flock(struct engine *e, const struct engine_options *o, const char *spec, struct error *err)
 {
-    const struct flock_options options = {.model = e->model,
+    const bool synthetic = o->synthetic != NULL; // its flock answers for the MTP layer with another one
+    const struct flock_options options = {.model = synthetic ? e->held : e->model,
                                           .pool = e->pool,
                                           .spec = spec,
                                           .lanes = e->set.lanes,
                                           .max_tokens = e->set.prefill_chunk,
-                                          .mtp = e->set.mtp,
+                                          .mtp = e->set.mtp && !synthetic,
                                           .activation = o->wire_activation,
                                           .result = o->wire_result};
-    return flock_open(&e->flock, &options, err);
+    int rc = flock_open(&e->flock, &options, err);
+    if (rc || !synthetic) return rc;
+    e->synthetic =
+        synthetic_flock_open(e->flock, e->model, &e->held->config, e->set.lanes, e->set.prefill_chunk);
+    return e->synthetic ? 0 : error_set(err, -ENOMEM, "no memory for a synthetic flock");
 }
 
 /* A device that "auto" found but that cannot take the model is no reason to stop. */
@@ -109,6 +118,24 @@ static struct engine_settings settings(const struct engine_options *o, const str
     return s;
 }
 
+/* Backend and flock get a model each: the whole shape, and what is held of its experts. */
+static int open_synthetic(struct engine *parts, const struct synthetic_options *o, struct error *err)
+{
+    struct model_config c;
+    bool fp8;
+    int rc = synthetic_config_read(&c, &fp8, o->config, err);
+    if (!rc && o->experts && o->experts < c.top_k)
+        rc = error_set(err, -EINVAL, "%u experts are held, but a token chooses %u", o->experts, c.top_k);
+    if (!rc) rc = synthetic_open(parts->opened, &c, fp8, o->config, err);
+    if (rc) return rc;
+    parts->opened->distinct_layers = o->layers;
+    const struct model_config held =
+        synthetic_flock_config(&c, o->layers ? o->layers : c.layers, o->experts ? o->experts : c.experts);
+    parts->held = calloc(1, sizeof *parts->held);
+    if (!parts->held) return error_set(err, -ENOMEM, "no memory for the flock's model");
+    return synthetic_open(parts->held, &held, fp8, o->config, err);
+}
+
 int engine_open(struct engine **out, const struct engine_options *o, struct error *err)
 {
     const char *spec = o->flock_spec ? o->flock_spec : "local";
@@ -119,9 +146,10 @@ int engine_open(struct engine **out, const struct engine_options *o, struct erro
     struct engine parts = {.opened =
                                calloc(1, sizeof *parts.opened)}; // until the engine exists: what is open
     if (!parts.opened) return error_set(err, -ENOMEM, "no memory for the model");
-    int rc = model_open(parts.opened, o->model_dir, err);
+    int rc = o->synthetic ? open_synthetic(&parts, o->synthetic, err)
+                          : model_open(parts.opened, o->model_dir, err);
     if (rc) {
-        free(parts.opened);
+        close_parts(&parts);
         return rc;
     }
     parts.model = parts.opened;
@@ -130,7 +158,8 @@ int engine_open(struct engine **out, const struct engine_options *o, struct erro
     if (!rc) rc = open_flock(&parts, o, spec, err);
     if (!rc) rc = open_backend(&parts, o, ops, local, err);
 
-    const struct flock_seam seam = {submit, poll, parts.flock, local};
+    const struct flock_seam seam = parts.synthetic ? synthetic_flock_seam(parts.synthetic, local)
+                                                   : (struct flock_seam){submit, poll, parts.flock, local};
     struct engine *e = NULL;
     if (!rc) rc = engine__assemble(&e, parts.model, parts.backend, &seam, &parts.set, err);
     if (rc) {
@@ -138,6 +167,8 @@ int engine_open(struct engine **out, const struct engine_options *o, struct erro
         return rc;
     }
     e->opened = parts.opened;
+    e->held = parts.held;
+    e->synthetic = parts.synthetic;
     e->pool = parts.pool;
     e->flock = parts.flock;
     e->close_parts = close_parts;

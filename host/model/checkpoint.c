@@ -148,13 +148,33 @@ static int compare_names(const void *a, const void *b)
     return strcmp(x->tensor->name, y->tensor->name);
 }
 
+/* Sorts the names; no tensor may be there twice. */
+static int index_names(struct checkpoint *c, struct error *err)
+{
+    c->by_name = calloc(c->tensor_count + 1, sizeof *c->by_name);
+    if (!c->by_name)
+        return error_set(err, -ENOMEM, "%s: no memory for %zu tensors", json_path_tail(c->dir),
+                         c->tensor_count);
+    for (size_t i = 0; i < c->tensor_count; i++) {
+        c->by_name[i].tensor = &c->tensors[i];
+        c->bytes += c->tensors[i].bytes;
+    }
+    if (c->tensor_count) qsort(c->by_name, c->tensor_count, sizeof *c->by_name, compare_names);
+    for (size_t i = 1; i < c->tensor_count; i++)
+        if (strcmp(c->by_name[i - 1].tensor->name, c->by_name[i].tensor->name) == 0)
+            return error_set(err, -EINVAL, "%s: tensor %s is also in %s",
+                             json_path_tail(c->shards[c->by_name[i].tensor->file].path),
+                             c->by_name[i].tensor->name,
+                             json_path_tail(c->shards[c->by_name[i - 1].tensor->file].path));
+    return 0;
+}
+
 /* Moves the shards' tensors into one table and sorts the names. */
 static int build_table(struct checkpoint *c, struct error *err)
 {
     for (uint32_t f = 0; f < c->shard_count; f++) c->tensor_count += c->shards[f].header.count;
     c->tensors = calloc(c->tensor_count + 1, sizeof *c->tensors);
-    c->by_name = calloc(c->tensor_count + 1, sizeof *c->by_name);
-    if (!c->tensors || !c->by_name)
+    if (!c->tensors)
         return error_set(err, -ENOMEM, "%s: no memory for %zu tensors", json_path_tail(c->dir),
                          c->tensor_count);
     size_t n = 0;
@@ -163,20 +183,11 @@ static int build_table(struct checkpoint *c, struct error *err)
         for (size_t i = 0; i < s->count; i++, n++) {
             c->tensors[n] = s->tensors[i];
             c->tensors[n].file = f;
-            c->by_name[n].tensor = &c->tensors[n];
-            c->bytes += s->tensors[i].bytes;
         }
         free(s->tensors); // the names stay
         s->tensors = NULL;
     }
-    if (n) qsort(c->by_name, n, sizeof *c->by_name, compare_names);
-    for (size_t i = 1; i < n; i++)
-        if (strcmp(c->by_name[i - 1].tensor->name, c->by_name[i].tensor->name) == 0)
-            return error_set(err, -EINVAL, "%s: tensor %s is also in %s",
-                             json_path_tail(c->shards[c->by_name[i].tensor->file].path),
-                             c->by_name[i].tensor->name,
-                             strrchr(c->shards[c->by_name[i - 1].tensor->file].path, '/') + 1);
-    return 0;
+    return index_names(c, err);
 }
 
 /* What the index says must be true; tensors that it does not mention are welcome. */
@@ -262,6 +273,30 @@ int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err)
         checkpoint_close(c);
     else
         *out = c;
+    return rc;
+}
+
+int checkpoint_of(struct checkpoint **out, const char *name, struct tensor *tensors, size_t count,
+                  struct error *err)
+{
+    *out = NULL;
+    struct checkpoint *c = calloc(1, sizeof *c);
+    if (!c) return error_set(err, -ENOMEM, "%s: no memory", json_path_tail(name));
+    c->dir = strdup(name);
+    c->shards = calloc(1, sizeof *c->shards); // stands for all of them in messages
+    if (c->shards) c->shards->path = strdup(name);
+    c->tensors = tensors;
+    c->tensor_count = count;
+    int rc = c->dir && c->shards && c->shards->path
+                 ? index_names(c, err)
+                 : error_set(err, -ENOMEM, "%s: no memory", json_path_tail(name));
+    c->shard_count = c->shards ? 1 : 0;
+    if (rc) {
+        c->tensors = NULL; // the caller's
+        checkpoint_close(c);
+    } else {
+        *out = c;
+    }
     return rc;
 }
 

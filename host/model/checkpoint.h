@@ -41,6 +41,10 @@ struct weight {
 struct checkpoint;
 
 int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err);
+/* Of tensors in memory, without files. Takes over the table (from malloc), if it succeeds; names and data
+ * stay the caller's and must outlive it. */
+int checkpoint_of(struct checkpoint **out, const char *name, struct tensor *tensors, size_t count,
+                  struct error *err);
 void checkpoint_close(struct checkpoint *c);
 
 uint64_t checkpoint_bytes(const struct checkpoint *c); // of all tensors

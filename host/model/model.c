@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "host/model/synthetic.h"
+
 int model_open(struct model *out, const char *dir, struct error *err)
 {
     *out = (struct model){0};
@@ -20,4 +22,6 @@ void model_close(struct model *m)
 {
     checkpoint_close(m->checkpoint);
     m->checkpoint = NULL;
+    synthetic_close(m->synthetic);
+    m->synthetic = NULL;
 }

@@ -20,6 +20,7 @@ struct cpu_layer {
     struct linear wq_b, wk, index_weights;
     float *k_norm, *k_norm_bias; // (index_head_dim)
     bool dense;                  // no router
+    bool borrowed;               // everything belongs to an earlier layer (model_weights_layer())
     struct linear gate;
     float *gate_bias; // (experts)
 };

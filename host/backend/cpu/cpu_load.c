@@ -94,6 +94,12 @@ static int load_layer(struct cpu_backend *b, uint32_t index, struct error *err)
 {
     const struct model_config *c = b->c;
     struct cpu_layer *l = &b->layers[index];
+    uint32_t source = model_weights_layer(b->model, index);
+    if (source != index) {
+        *l = b->layers[source];
+        l->borrowed = true;
+        return 0;
+    }
     char p[64];
     snprintf(p, sizeof p, "model.layers.%u.", index);
     int e = load_attention(b, l, p, err);
@@ -148,6 +154,7 @@ int cpu_load(struct cpu_backend *b, struct error *err)
 
 static void unload_layer(struct cpu_backend *b, struct cpu_layer *l)
 {
+    if (l->borrowed) return;
     float *vectors[] = {l->input_norm, l->post_norm,   l->q_a_norm, l->kv_a_norm,
                         l->k_norm,     l->k_norm_bias, l->gate_bias};
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) free(vectors[i]);

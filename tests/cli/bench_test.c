@@ -1,0 +1,83 @@
+/* bench_test.c: `duckd bench --synthetic` and what a run leaves behind. */
+#include "support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RUN                                                                                                  \
+    "$D bench --synthetic $S/models/duckling/config.json --synthetic-layers 1 --synthetic-experts 8 -n 12 "  \
+    "-q "
+
+static void every_output_of_a_synthetic_run_says_so(void **state)
+{
+    (void)state;
+    struct outcome o = run(RUN "--csv d");
+    assert_int_equal(o.status, 0);
+    assert_int_equal(strncmp(o.out, "SYNTHETIC: random weights", 25), 0);
+    outcome_free(&o);
+    char *csv = read_scratch("d/synthetic.csv", NULL), *script = read_scratch("d/synthetic.gp", NULL),
+         *summary = read_scratch("d/summary.json", NULL);
+    assert_non_null(strstr(csv, ",wait_ms,synthetic\r\n"));
+    assert_int_equal(lines_in(csv), 1 + 12);
+    int marked = 0;
+    for (const char *at = csv; (at = strstr(at, ",1\r\n")); at++) marked++;
+    assert_int_equal(marked, 12);
+    assert_non_null(strstr(script, "title = 'synthetic (synthetic: random weights)'"));
+    cJSON *j = cJSON_Parse(summary);
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(j, "synthetic")));
+    assert_int_equal(cJSON_GetObjectItem(j, "distinct_experts")->valueint, 8);
+    const cJSON *duck = cJSON_GetObjectItem(j, "ducks")->child;
+    assert_true(cJSON_GetObjectItem(duck, "expert_reads")->valueint > 12 * 5 * 4);
+    cJSON_Delete(j);
+    free(csv);
+    free(script);
+    free(summary);
+}
+
+/* Whose weights are shared decides what is computed; who computes it does not. */
+static void a_synthetic_text_does_not_depend_on_the_ducks(void **state)
+{
+    (void)state;
+    struct outcome o =
+        run("for f in local:1 local:3 'local:2 --mtp 0'; do " RUN
+            "--csv d --flock $f > /dev/null || exit 1; cut -d, -f2 d/synthetic.csv > \"t$f\"; done;"
+            "cmp tlocal:1 tlocal:3 && cmp tlocal:1 'tlocal:2 --mtp 0' && sort -u tlocal:1 | wc -l");
+    assert_int_equal(o.status, 0);
+    assert_true(atoi(o.out) > 6); // ids differ: it is no loop of one
+    outcome_free(&o);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments;
+        int status;
+        const char *says;
+    } cases[] = {
+        {"--synthetic nowhere.json", 1, "nowhere.json"},
+        {"--synthetic $S/models/duckling/config.json --synthetic-experts 3", 1,
+         "3 experts are held, but a token chooses 4"},
+        {"--synthetic $S/models/duckling/config.json --prompt-tokens 5000", 1, "holds 4096 positions"},
+        {"--synthetic $S/models/duckling/config.json --suite s.json", 2, "--synthetic has no --suite"},
+        {"--synthetic-layers 2", 2, "--synthetic-layers needs --synthetic"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct outcome o = run("$D bench --csv d %s", cases[i].arguments);
+        if (o.status != cases[i].status || !strstr(o.err, cases[i].says))
+            print_error("%s: status %d, %s\n", cases[i].arguments, o.status, o.err);
+        assert_int_equal(o.status, cases[i].status);
+        assert_non_null(strstr(o.err, cases[i].says));
+        outcome_free(&o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_output_of_a_synthetic_run_says_so),
+        cmocka_unit_test(a_synthetic_text_does_not_depend_on_the_ducks),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests_name("cli bench", tests, NULL, remove_scratch);
+}
