@@ -87,7 +87,8 @@ struct backend_ops {
     int (*seq_open)(struct backend *b, backend_seq *out, uint32_t capacity, struct error *err);
     void (*seq_close)(struct backend *b, backend_seq seq);
     int (*start)(struct backend *b, uint32_t lane, const struct backend_job *job, struct error *err);
-    /* BACKEND_MLP fills *step; stays in that state until resume. FAILED fills err. */
+    /* BACKEND_MLP fills *step; stays in that state until resume. FAILED fills err. A step may carry fewer
+     * rows than the job, and a layer may have none: rows that nobody reads need no feed-forward. */
     enum backend_event (*poll)(struct backend *b, uint32_t lane, struct mlp_step *step, struct error *err);
     void (*resume)(struct backend *b, uint32_t lane);
     /* After DONE: (vocab) fp32 logits of row `row` >= logits_from, valid until the lane's next start. */

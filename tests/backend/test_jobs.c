@@ -130,6 +130,55 @@ static void test_lanes_and_copies(void **state)
     house_close(&h);
 }
 
+/* The last layer computes only what somebody reads; what the rows left out leave behind is the same. */
+static void test_rows_not_wanted(void **state)
+{
+    (void)state;
+    for (int mtp = 0; mtp < 2; mtp++) {
+        struct house h;
+        int32_t ids[TOKENS + 1];
+        house_open(&h, V32, 1, 128, KV_F32, mtp);
+        make_ids(&h, ids, 7);
+        ids[TOKENS] = 1;
+        size_t vocab = h.model.config.vocab_size;
+        const struct backend_ops *ops = h.backend->ops;
+        const uint32_t last = h.model.config.layers - (mtp ? 0 : 1); // the layer where rows are left out
+        float *expected = malloc(2 * vocab * sizeof *expected);
+        for (uint32_t from = 0; from <= 128; from += 127) { // 127: of the first job's rows only the last
+            backend_seq seq = house_seq(&h, TOKENS);
+            uint32_t rows = 0;
+            for (uint32_t part = 0; part < 4; part++) {
+                struct backend_job job = {BACKEND_MAIN, seq, part < 2 ? 0 : 128, part < 2 ? 128 : 2, ids, 0};
+                job.logits_from = part < 2 ? from : 0;
+                job.ids += job.position;
+                if (part % 2 && !mtp) continue;
+                if (part % 2) {
+                    job.kind = BACKEND_MTP;
+                    job.ids++;
+                    if (part == 1 && from) job.logits_from = 128; // and of these none at all
+                }
+                struct error err = {""};
+                struct mlp_step step;
+                assert_int_equal(ops->start(h.backend, 0, &job, &err), 0);
+                while (ops->poll(h.backend, 0, &step, &err) == BACKEND_MLP) {
+                    if (step.layer == last && part < 2) rows += step.tokens;
+                    feed_forward_run(h.ff, &step);
+                    ops->resume(h.backend, 0);
+                }
+                if (part != (mtp ? 3 : 2)) continue;
+                for (uint32_t r = 0; r < 2; r++) {
+                    const float *logits = ops->logits(h.backend, 0, r);
+                    if (from) assert_memory_equal(logits, expected + r * vocab, vocab * sizeof(float));
+                    memcpy(expected + r * vocab, logits, vocab * sizeof(float));
+                }
+            }
+            assert_int_equal(rows, from == 0 ? 128 : mtp ? 0 : 1);
+        }
+        free(expected);
+        house_close(&h);
+    }
+}
+
 static int by_size(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -236,7 +285,7 @@ static void test_nan(void **state)
         const char *says;
     } cases[] = {{0, "layer 1: "}, {1, "layer 2: "}, {2, "layer 2: "}};
     for (size_t i = 0; i < 3; i++) {
-        struct backend_job job = {BACKEND_MAIN, house_seq(&h, 20), 0, 9, ids, 8};
+        struct backend_job job = {BACKEND_MAIN, house_seq(&h, 20), 0, 9, ids, 6};
         struct error err = {""};
         struct mlp_step step;
         enum backend_event event;
@@ -245,7 +294,7 @@ static void test_nan(void **state)
         while ((event = ops->poll(h.backend, 0, &step, &err)) == BACKEND_MLP) {
             feed_forward_run(h.ff, &step);
             if (step.layer == cases[i].layer)
-                step.y[6 * h.model.config.hidden_size + 3] = i == 1 ? INFINITY : NAN;
+                step.y[(step.tokens - 3) * h.model.config.hidden_size + 3] = i == 1 ? INFINITY : NAN;
             ops->resume(h.backend, 0);
         }
         assert_int_equal(event, BACKEND_FAILED);
@@ -271,6 +320,7 @@ int main(void)
         {bits[1].name, test_bits, NULL, NULL, &bits[1]},
         {bits[2].name, test_bits, NULL, NULL, &bits[2]},
         cmocka_unit_test(test_lanes_and_copies),
+        cmocka_unit_test(test_rows_not_wanted),
         cmocka_unit_test(test_cache_dtypes),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_nan),

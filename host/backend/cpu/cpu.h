@@ -40,6 +40,7 @@ struct cpu_lane {
     struct backend_job job; // ids point to `ids`
     struct kv *kv;
     uint32_t layer, last_layer; // next to compute, end of the job's layers
+    uint32_t first;             // rows before it have left their keys behind and are not wanted any more
     bool begun, answered;       // embedded; y holds an answer not yet added
     int32_t *ids;               // (max_tokens)
     float *h, *x, *y;           // (max_tokens, hidden) residual, normed, the flock's answer
@@ -102,8 +103,8 @@ void cpu_unload(struct cpu_backend *b);
 int cpu_allocate(struct cpu_backend *b, struct error *err);
 void cpu_release(struct cpu_backend *b);
 
-/* cpu_layer.c: norm, attention and residual, norm, router of lane->layer; then lane's step can be published.
- */
+/* cpu_layer.c: norm, attention and residual, norm, router of lane->layer; then lane's step can be published,
+ * unless no row is wanted any more (lane->first). */
 int cpu_layer_run(struct cpu_backend *b, struct cpu_lane *l, struct error *err);
 
 /* cpu_ends.c: what comes before the first layer and after the last one. */
@@ -118,8 +119,8 @@ void cpu_probe_rows(struct cpu_backend *b, struct cpu_lane *l, const char *name,
 typedef void cpu_row_fn(struct cpu_backend *b, struct cpu_lane *l, size_t row);
 void cpu_rows(struct cpu_backend *b, struct cpu_lane *l, cpu_row_fn *fn, size_t first, size_t rows,
               double work);
-/* First row of scratch.bad that is set, or -1. */
-int cpu_bad_row(const struct cpu_backend *b, size_t rows);
+/* First row in [first, end) of scratch.bad that is set, or -1. */
+int cpu_bad_row(const struct cpu_backend *b, size_t first, size_t end);
 
 static inline const float *cpu_input(const struct linear *l, const float *x, const float *prepared)
 {

@@ -194,6 +194,7 @@ static int cpu_start(struct backend *base, uint32_t lane, const struct backend_j
     if (l->kv->used < job->position + job->tokens) l->kv->used = job->position + job->tokens;
     l->layer = job->kind == BACKEND_MAIN ? 0 : b->c->layers;
     l->last_layer = job->kind == BACKEND_MAIN ? b->c->layers : b->c->layers + 1;
+    l->first = 0;
     l->begun = l->answered = false;
     l->state = LANE_READY;
     return 0;
@@ -202,30 +203,29 @@ static int cpu_start(struct backend *base, uint32_t lane, const struct backend_j
 static void publish(struct cpu_backend *b, struct cpu_lane *l, struct mlp_step *step)
 {
     bool dense = b->layers[l->layer].dense;
+    size_t first = l->first, n = b->c->hidden_size, k = b->c->top_k;
     *step = (struct mlp_step){.layer = l->layer,
-                              .tokens = l->job.tokens,
+                              .tokens = l->job.tokens - l->first,
                               .top_k = dense ? 0 : b->c->top_k,
-                              .x = l->x,
-                              .ids = l->expert_ids,
-                              .weights = l->expert_weights,
-                              .y = l->y};
+                              .x = l->x + first * n,
+                              .ids = l->expert_ids + first * k,
+                              .weights = l->expert_weights + first * k,
+                              .y = l->y + first * n};
 }
 
 static enum backend_event advance(struct cpu_backend *b, struct cpu_lane *l, struct mlp_step *step)
 {
     int e = l->begun ? 0 : cpu_embed(b, l, &l->error);
     l->begun = true;
-    if (!e && l->layer == l->last_layer) {
-        e = cpu_finish(b, l, &l->error);
-        if (!e) {
-            l->state = LANE_DONE;
-            return BACKEND_DONE;
-        }
-    }
-    if (!e) e = cpu_layer_run(b, l, &l->error);
+    bool over = l->layer == l->last_layer;
+    if (!e) e = over ? cpu_finish(b, l, &l->error) : cpu_layer_run(b, l, &l->error);
     if (e) {
         l->state = LANE_FAILED;
         return BACKEND_FAILED;
+    }
+    if (over || l->first == l->job.tokens) {
+        l->state = LANE_DONE;
+        return BACKEND_DONE;
     }
     publish(b, l, step);
     l->state = LANE_PUBLISHED;

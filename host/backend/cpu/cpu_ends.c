@@ -35,7 +35,7 @@ int cpu_embed(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
         return 0;
     }
     cpu_rows(b, l, pair_row, 0, tokens, 8.0 * (double)n);
-    int row = cpu_bad_row(b, tokens);
+    int row = cpu_bad_row(b, 0, tokens);
     if (row >= 0)
         return error_set(err, -EDOM, "layer %u (MTP): its input at position %u is not finite", b->c->layers,
                          l->job.position + (uint32_t)row);
@@ -64,8 +64,8 @@ int cpu_finish(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
     size_t n = b->c->hidden_size, tokens = l->job.tokens, from = l->job.logits_from;
     bool main_job = l->job.kind == BACKEND_MAIN;
     const struct linear *head = main_job ? &b->head : b->mtp.head;
-    cpu_rows(b, l, final_row, 0, tokens, 4.0 * (double)n);
-    int row = cpu_bad_row(b, tokens);
+    cpu_rows(b, l, final_row, l->first, tokens - l->first, 4.0 * (double)n);
+    int row = cpu_bad_row(b, l->first, tokens);
     if (row >= 0)
         return error_set(err, -EDOM, "layer %u: the residual stream leaving it at position %u is not finite",
                          l->layer - 1, l->job.position + (uint32_t)row);

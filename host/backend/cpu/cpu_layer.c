@@ -1,4 +1,4 @@
-/* cpu_layer.c: one layer up to its feed-forward.
+/* cpu_layer.c: one layer up to its feed-forward. Of rows before l->first only the keys are made.
  *
  * Jobs that wait for each other, in order: {q_a, kv_a, index key, index weights}, {q_b, index query},
  * index scores, selection, attention, o, gate. What lies between (norms, rotations, cache writes) is done by
@@ -38,13 +38,8 @@ static void latent_row(struct cpu_backend *b, struct cpu_lane *l, size_t row)
     uint32_t position = l->job.position + (uint32_t)row;
     struct kv_layer keys = kv_layer(l->kv, l->layer);
 
-    size_t q_lora = b->c->q_lora_rank;
-    float *qa = b->s.qa + row * q_lora;
-    bool ok = norm_rms(qa, w->q_a_norm, MLA_NORM_EPS, q_lora, qa);
-    b->fp9->prepare(qa, q_lora, b->s.qas + row * q_lora);
-
     float *latent = b->s.kva + row * (a->latent + a->rope), *roped = latent + a->latent;
-    ok &= norm_rms(latent, w->kv_a_norm, MLA_NORM_EPS, a->latent, latent);
+    bool ok = norm_rms(latent, w->kv_a_norm, MLA_NORM_EPS, a->latent, latent);
     rope_interleaved(roped, cosines, sines, b->rope.pairs, roped);
     for (size_t i = 0; i < a->rope; i++) ok &= isfinite(roped[i]) != 0;
     kv_write(&keys, position, latent, roped);
@@ -55,6 +50,13 @@ static void latent_row(struct cpu_backend *b, struct cpu_lane *l, size_t row)
         ok &= norm_layer(key, w->k_norm, w->k_norm_bias, MLA_NORM_EPS, dim, key);
         rope_half_split(key, cosines, sines, b->rope.pairs);
         kv_write_index(&keys, position, key);
+    }
+
+    if (row >= l->first) {
+        size_t q_lora = b->c->q_lora_rank;
+        float *qa = b->s.qa + row * q_lora;
+        ok &= norm_rms(qa, w->q_a_norm, MLA_NORM_EPS, q_lora, qa);
+        b->fp9->prepare(qa, q_lora, b->s.qas + row * q_lora);
     }
     b->s.bad[row] = !ok;
 }
@@ -131,7 +133,7 @@ static void probe_index(struct cpu_backend *b, struct cpu_lane *l, const struct 
 static void select_keys(struct cpu_backend *b, struct cpu_lane *l)
 {
     const struct model_config *c = b->c;
-    for (uint32_t first = 0; first < l->job.tokens; first += INDEXER_ROWS) {
+    for (uint32_t first = l->first; first < l->job.tokens; first += INDEXER_ROWS) {
         uint32_t rows = l->job.tokens - first < INDEXER_ROWS ? l->job.tokens - first : INDEXER_ROWS;
         uint32_t end = l->job.position + first + rows; // positions that the last row sees
         if (end <= c->index_topk && !b->probe.row) continue;
@@ -174,31 +176,32 @@ static void attend(struct cpu_backend *b, struct cpu_lane *l)
 {
     const struct cpu_layer *w = weights_of(b, l);
     const struct attention_shape *s = &b->attention;
+    size_t first = l->first, q_stride = s->heads * (s->nope + s->rope), out_stride = s->heads * s->v;
     struct attention_job j = {.b = b};
     j.a = (struct attention){.shape = *s,
                              .key_up = w->key_up,
                              .value_up = w->value_up,
                              .keys = kv_layer(l->kv, l->layer),
-                             .position = l->job.position,
-                             .rows = l->job.tokens,
-                             .q = b->s.q,
-                             .q_stride = s->heads * (s->nope + s->rope),
-                             .cosines = l->cosines,
-                             .sines = l->sines,
-                             .selected = b->s.selected,
+                             .position = l->job.position + l->first,
+                             .rows = l->job.tokens - l->first,
+                             .q = b->s.q + first * q_stride,
+                             .q_stride = q_stride,
+                             .cosines = l->cosines + first * b->rope.pairs,
+                             .sines = l->sines + first * b->rope.pairs,
+                             .selected = b->s.selected + first * b->c->index_topk,
                              .selected_stride = b->c->index_topk,
                              .top_k = b->c->index_topk ? b->c->index_topk : UINT32_MAX,
-                             .out = b->s.mixed,
-                             .out_stride = s->heads * s->v,
+                             .out = b->s.mixed + first * out_stride,
+                             .out_stride = out_stride,
                              .prepare = linear_prepared(&w->o) ? b->fp9->prepare : NULL};
-    parallel(b->pool, attend_task, &j, attention_tasks(s, l->job.tokens), attention_work(&j.a));
+    parallel(b->pool, attend_task, &j, attention_tasks(s, j.a.rows), attention_work(&j.a));
 }
 
 /* ---- the layer ---- */
 
-static int check(struct cpu_backend *b, struct cpu_lane *l, const char *what, struct error *err)
+static int check(struct cpu_backend *b, struct cpu_lane *l, size_t first, const char *what, struct error *err)
 {
-    int row = cpu_bad_row(b, l->job.tokens);
+    int row = cpu_bad_row(b, first, l->job.tokens);
     if (row < 0) return 0;
     return error_set(err, -EDOM, "layer %u: %s at position %u is not finite", l->layer, what,
                      l->job.position + (uint32_t)row);
@@ -207,14 +210,26 @@ static int check(struct cpu_backend *b, struct cpu_lane *l, const char *what, st
 static void first_products(struct cpu_backend *b, struct cpu_lane *l, bool select)
 {
     const struct cpu_layer *w = weights_of(b, l);
-    size_t n = b->c->hidden_size, key = b->attention.latent + b->attention.rope, count = 2;
-    const struct product p[4] = {
-        {&w->q_a, cpu_input(&w->q_a, l->x, b->s.xs), n, b->s.qa, b->c->q_lora_rank},
-        {&w->kv_a, cpu_input(&w->kv_a, l->x, b->s.xs), n, b->s.kva, key},
-        {&w->wk, cpu_input(&w->wk, l->x, b->s.xs), n, b->s.ik, b->c->index_head_dim},
-        {&w->index_weights, cpu_input(&w->index_weights, l->x, b->s.xs), n, b->s.iw, b->s.iw_stride}};
-    if (b->c->index_topk) count = select ? 4 : 3;
+    size_t n = b->c->hidden_size, key = b->attention.latent + b->attention.rope, count = 0;
+    struct product p[4];
+    p[count++] = (struct product){&w->kv_a, cpu_input(&w->kv_a, l->x, b->s.xs), n, b->s.kva, key};
+    if (b->c->index_topk)
+        p[count++] =
+            (struct product){&w->wk, cpu_input(&w->wk, l->x, b->s.xs), n, b->s.ik, b->c->index_head_dim};
+    if (l->first < l->job.tokens)
+        p[count++] =
+            (struct product){&w->q_a, cpu_input(&w->q_a, l->x, b->s.xs), n, b->s.qa, b->c->q_lora_rank};
+    if (l->first < l->job.tokens && select)
+        p[count++] = (struct product){&w->index_weights, cpu_input(&w->index_weights, l->x, b->s.xs), n,
+                                      b->s.iw, b->s.iw_stride};
     products_run(b->pool, p, count, l->job.tokens);
+}
+
+/* A product of the rows that are wanted; `x` and `y` are row 0's. */
+static struct product wanted(const struct cpu_lane *l, const struct linear *w, const float *x,
+                             size_t x_stride, float *y, size_t y_stride)
+{
+    return (struct product){w, x + l->first * x_stride, x_stride, y + l->first * y_stride, y_stride};
 }
 
 static void second_products(struct cpu_backend *b, struct cpu_lane *l, bool select)
@@ -223,21 +238,21 @@ static void second_products(struct cpu_backend *b, struct cpu_lane *l, bool sele
     const struct attention_shape *a = &b->attention;
     size_t n = b->c->q_lora_rank;
     const struct product p[2] = {
-        {&w->q_b, cpu_input(&w->q_b, b->s.qa, b->s.qas), n, b->s.q, a->heads * (a->nope + a->rope)},
-        {&w->wq_b, cpu_input(&w->wq_b, b->s.qa, b->s.qas), n, b->s.iq,
-         b->c->index_heads * b->c->index_head_dim}};
-    products_run(b->pool, p, select ? 2 : 1, l->job.tokens);
+        wanted(l, &w->q_b, cpu_input(&w->q_b, b->s.qa, b->s.qas), n, b->s.q, a->heads * (a->nope + a->rope)),
+        wanted(l, &w->wq_b, cpu_input(&w->wq_b, b->s.qa, b->s.qas), n, b->s.iq,
+               (size_t)b->c->index_heads * b->c->index_head_dim)};
+    products_run(b->pool, p, select ? 2 : 1, l->job.tokens - l->first);
 }
 
 static int route(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
 {
     const struct cpu_layer *w = weights_of(b, l);
     size_t n = b->c->hidden_size;
-    const struct product gate = {&w->gate, cpu_input(&w->gate, l->x, b->s.xs), n, b->s.gate,
-                                 b->s.gate_stride};
-    products_run(b->pool, &gate, 1, l->job.tokens);
-    cpu_rows(b, l, route_row, 0, l->job.tokens, (double)b->c->experts * (b->c->top_k + 16));
-    int e = check(b, l, "the router's output", err);
+    const struct product gate =
+        wanted(l, &w->gate, cpu_input(&w->gate, l->x, b->s.xs), n, b->s.gate, b->s.gate_stride);
+    products_run(b->pool, &gate, 1, l->job.tokens - l->first);
+    cpu_rows(b, l, route_row, l->first, l->job.tokens - l->first, (double)b->c->experts * (b->c->top_k + 16));
+    int e = check(b, l, l->first, "the router's output", err);
     if (e) return e;
     bool mtp = l->job.kind == BACKEND_MTP;
     cpu_probe_rows(b, l, mtp ? "mtp_router_ids" : "router_ids", l->layer, NULL, l->expert_ids, b->c->top_k,
@@ -247,33 +262,51 @@ static int route(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
     return 0;
 }
 
+/* Rows whose output nobody reads: in a job's last layer those without logits. The main model's feed the MTP
+ * layer if there is one, and probes look at every row. */
+static uint32_t first_wanted(const struct cpu_backend *b, const struct cpu_lane *l)
+{
+    bool read = b->probe.row || l->layer + 1 < l->last_layer || (l->job.kind == BACKEND_MAIN && b->with_mtp);
+    return read ? 0 : l->job.logits_from;
+}
+
+/* Norm and first products of every row, keys into the cache. */
+static int make_keys(struct cpu_backend *b, struct cpu_lane *l, bool select, struct error *err)
+{
+    const struct attention_shape *a = &b->attention;
+    size_t tokens = l->job.tokens, n = b->c->hidden_size;
+    cpu_rows(b, l, enter_row, 0, tokens, 4.0 * (double)n);
+    int e = check(b, l, 0, "the residual stream entering it", err);
+    if (e) return e;
+    if (l->job.kind == BACKEND_MAIN) cpu_probe_rows(b, l, "hidden", l->layer, l->h, NULL, n, n);
+    first_products(b, l, select);
+    cpu_rows(b, l, latent_row, 0, tokens, 8.0 * (double)(b->c->q_lora_rank + a->latent + a->rope));
+    return check(b, l, 0, "a latent of attention", err);
+}
+
 int cpu_layer_run(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
 {
     const struct model_config *c = b->c;
     const struct cpu_layer *w = weights_of(b, l);
     const struct attention_shape *a = &b->attention;
-    size_t tokens = l->job.tokens, n = c->hidden_size;
+    size_t n = c->hidden_size;
     /* Up to top-k positions everything is selected: only the keys must be cached. */
-    bool select = c->index_topk && (b->probe.row || l->job.position + tokens > c->index_topk);
+    bool select = c->index_topk && (b->probe.row || l->job.position + l->job.tokens > c->index_topk);
 
-    cpu_rows(b, l, enter_row, 0, tokens, 4.0 * (double)n);
-    int e = check(b, l, "the residual stream entering it", err);
-    if (e) return e;
-    if (l->job.kind == BACKEND_MAIN) cpu_probe_rows(b, l, "hidden", l->layer, l->h, NULL, n, n);
-    first_products(b, l, select);
-    cpu_rows(b, l, latent_row, 0, tokens, 8.0 * (double)(c->q_lora_rank + a->latent + a->rope));
-    e = check(b, l, "a latent of attention", err);
-    if (e) return e;
+    l->first = first_wanted(b, l);
+    size_t first = l->first, rows = l->job.tokens - first;
+    int e = make_keys(b, l, select, err);
+    if (e || rows == 0) return e;
     second_products(b, l, select);
     if (select) {
-        cpu_rows(b, l, index_query_row, 0, tokens, 4.0 * c->index_heads * (double)a->rope);
+        cpu_rows(b, l, index_query_row, first, rows, 4.0 * c->index_heads * (double)a->rope);
         select_keys(b, l);
     }
     attend(b, l);
-    const struct product o = {&w->o, b->s.mixed, a->heads * a->v, b->s.attended, n};
-    products_run(b->pool, &o, 1, tokens);
-    cpu_rows(b, l, leave_row, 0, tokens, 4.0 * (double)n);
-    e = check(b, l, "the output of attention", err);
+    const struct product o = wanted(l, &w->o, b->s.mixed, a->heads * a->v, b->s.attended, n);
+    products_run(b->pool, &o, 1, rows);
+    cpu_rows(b, l, leave_row, first, rows, 4.0 * (double)n);
+    e = check(b, l, first, "the output of attention", err);
     if (e || w->dense) return e;
     return route(b, l, err);
 }

@@ -24,9 +24,9 @@ void cpu_rows(struct cpu_backend *b, struct cpu_lane *l, cpu_row_fn *fn, size_t 
     parallel(b->pool, rows_task, &j, (rows + j.chunk - 1) / j.chunk, work * (double)rows);
 }
 
-int cpu_bad_row(const struct cpu_backend *b, size_t rows)
+int cpu_bad_row(const struct cpu_backend *b, size_t first, size_t end)
 {
-    for (size_t r = 0; r < rows; r++)
+    for (size_t r = first; r < end; r++)
         if (b->s.bad[r]) return (int)r;
     return -1;
 }
