@@ -1,7 +1,7 @@
 /* duck_core_internal.h: how a duck's memory is laid out; shared by the files of duck_core only.
  *
  * Of each run, expert after expert in ascending id, in the order a step reads it: gate panel 0, up panel 0,
- * gate panel 1, ..., then the down panels, then the packed scales of gate, up and down. */
+ * gate panel 1, ..., then the quads of down, then the packed scales of gate, up and down. */
 #ifndef DUCK_DUCK_CORE_INTERNAL_H
 #define DUCK_DUCK_CORE_INTERNAL_H
 
@@ -11,10 +11,10 @@ struct duck__run {
     uint32_t bank, first, count; // slices
     uint8_t *experts;            // expert e at + e * expert_bytes
     uint32_t *column; // (experts) position of the run's first column in its 128-block of the tensor
-    size_t gate_up_panel, down_panel; // bytes of one panel
-    size_t weight_bytes;              // of one expert: what a step reads
-    size_t expert_bytes;              // with scales and padding
-    size_t column_blocks;             // most 128-blocks that the run's columns touch
+    size_t gate_up_panel, down_quad; // bytes of one panel, of four
+    size_t weight_bytes;             // of one expert: what a step reads
+    size_t expert_bytes;             // with scales and padding
+    size_t column_blocks;            // most 128-blocks that the run's columns touch
 };
 
 struct duck_core {
@@ -31,11 +31,12 @@ static inline uint32_t duck__experts(const struct duck_core *d, uint32_t bank)
     return d->bank[bank].routed + d->bank[bank].always;
 }
 
+/* A panel of gate or up; of down the quad that it lies in. */
 static inline uint8_t *duck__panel(const struct duck__run *r, uint32_t expert, enum duck_matrix which,
                                    size_t panel)
 {
     uint8_t *base = r->experts + expert * r->expert_bytes;
-    if (which == DUCK_DOWN) return base + 2 * (size_t)r->count * r->gate_up_panel + panel * r->down_panel;
+    if (which == DUCK_DOWN) return base + 2 * (size_t)r->count * r->gate_up_panel + panel / FP9_QUAD * r->down_quad;
     return base + (2 * panel + (which == DUCK_UP)) * r->gate_up_panel;
 }
 

@@ -127,7 +127,7 @@ static int load_strip(const struct duck_part *p, uint8_t *to, size_t inputs, siz
             *where = i;
             return DUCK_BAD_WEIGHT;
         }
-    fp9_panel_put_strip(to, inputs, strip, code);
+    fp9_strip_put(to, inputs, strip, code);
     return 0;
 }
 
@@ -139,10 +139,12 @@ int duck_core_load_strips(struct duck_core *d, const struct duck_part *p, uint32
     size_t row_at = p->which == DUCK_DOWN ? 0 : p->column, col_at = p->which == DUCK_DOWN ? p->column : 0;
     const float *scale =
         duck__scales(d, run, p->expert, p->which) + (row_at + row) / FP9_BLOCK * packed_stride(d, p);
-    uint8_t *to = duck__panel(run, p->expert, p->which, panel);
+    uint8_t *panels = duck__panel(run, p->expert, p->which, panel);
     for (size_t strip = first; strip < (size_t)first + count; strip++) {
+        uint8_t *to = p->which == DUCK_DOWN ? fp9_quad_strip(panels, inputs, panel % FP9_QUAD, strip)
+                                            : fp9_panel_strip(panels, strip);
         if (p->element_bytes == 1 &&
-            fp9_panel_put_strip_e4m3(to, inputs, strip, d->e4m3, p->data + row * p->stride, p->stride) == 0)
+            fp9_strip_put_e4m3(to, inputs, strip, d->e4m3, p->data + row * p->stride, p->stride) == 0)
             continue;
         int rc = load_strip(p, to, inputs, row, strip, scale, col_at, where); // also says where a NaN is
         if (rc) return rc;

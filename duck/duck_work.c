@@ -11,7 +11,6 @@ enum {
     DOWN_BYTES = 131072,    // the same for DOWN, whose reading is cut by expert: long pieces from each
     TOKENS_PER_DECODE = 4,  // so many tokens of arithmetic cost about as much as decoding the weights
     CHUNK_TOKENS = 96,      // of one dot: its outputs stay in L1, decoding is 4 % of the work
-    GROUP = 4,              // row panels that the down product takes at a time
     ROW_GAP = 16,     // floats between rows of activations: one block of many rows, a power of two apart,
                       // would share a few sets of the L1
     CHUNK_SLICES = 2, // gate and up of two slices: the four streams of a one-token dot
@@ -193,9 +192,8 @@ static void plan_down(struct duck_work *w, struct part *p)
         .out_token = d->hidden,
     };
     uint64_t per_expert = w->actives ? w->pairs / w->actives : 0;
-    uint32_t groups = (d->hidden / 8 + GROUP - 1) / GROUP;
-    p->row_panels =
-        GROUP * units_per_task(DOWN_BYTES, GROUP * r->down_panel * w->actives, per_expert, groups);
+    uint32_t groups = (d->hidden / 8 + FP9_QUAD - 1) / FP9_QUAD;
+    p->row_panels = FP9_QUAD * units_per_task(DOWN_BYTES, r->down_quad * w->actives, per_expert, groups);
     p->first_down = w->tasks[DUCK_DOWN_ROWS];
     w->tasks[DUCK_DOWN_ROWS] += (d->hidden / 8 + p->row_panels - 1) / p->row_panels;
 }
@@ -347,7 +345,7 @@ uint32_t duck_work_max_row_tasks(const struct duck_core *d)
         uint32_t first = duck__runs(d, bank, &end);
         if (end - first > most) most = end - first;
     }
-    return most * ((d->hidden / 8 + GROUP - 1) / GROUP);
+    return most * ((d->hidden / 8 + FP9_QUAD - 1) / FP9_QUAD);
 }
 
 void duck_work_reads(const struct duck_work *w, uint64_t *experts, uint64_t *bytes)

@@ -14,8 +14,9 @@
  * outside of itself, has no constructors and no relocations other than R_X86_64_RELATIVE. A bare-metal duck
  * runs it in ring 3 and gives it a return address that leads to a system call.
  *
- * ABI  The program is built from the same struct duck_work as the duck that began the step. A note section
- * tells: the ELF note "duckd", type PROGRAM_NOTE, whose 4-byte descriptor is PROGRAM_ABI. */
+ * ABI  The program is built from the same struct duck_work, and for the same packed layout (fp9/fp9.h), as
+ * the duck that began the step. A note section tells: the ELF note "duckd", type PROGRAM_NOTE, whose 4-byte
+ * descriptor is PROGRAM_ABI. */
 #ifndef DUCK_PROGRAM_H
 #define DUCK_PROGRAM_H
 

@@ -14,7 +14,8 @@
  * strip has only the vectors it needs, two per 8 inputs, filled up with zeros). Lanes are outputs. With V =
  * W[j] xor (S << j) and M = 0x8ff00000, the fp32 bits of raw(w) below are, for inputs 4j .. 4j + 3 of the
  * strip: W[j] & M,  (W[j] << 16) & M,  (V << 8) & M,  (V rotated left by 24) & M 9 bits a weight, read in one
- * ascending stream, 64-byte aligned; why so: docs/format.md.
+ * ascending stream, 64-byte aligned. The panels of a down matrix lie in quads: the first strips of four
+ * panels, their second strips ...; the last quad is filled up with panels of zeros. Why so: docs/format.md.
  *
  * ARITHMETIC  fp32, round to nearest even, in this order and no other, whatever the instruction set:
  *   prepare    xs = x x 2^96; |x| < 2^-60 counts as +0 (so no product or sum below is ever subnormal)
@@ -42,6 +43,7 @@
 #define FP9_LANES 8u         // outputs of a panel, columns of a slice
 #define FP9_TILE_INPUTS 8u   // inputs of a tile: inputs are filled up to a multiple of this
 #define FP9_STRIP_INPUTS 32u // inputs of a strip
+#define FP9_QUAD 4u          // panels of a quad
 #define FP9_BLOCK 128u       // inputs (and outputs) that share a scale
 #define FP9_MAX 61440.0f     // largest number
 #define FP9_MIN 0x1p-14f     // smallest positive number
@@ -62,11 +64,13 @@ float fp9_e4m3_to_float(uint8_t e4m3); // NaN for 0x7f, 0xff
 /* ---- packed layout ---- */
 
 size_t fp9_panel_bytes(size_t inputs); // of one panel: 8 outputs; a multiple of 64
+size_t fp9_quad_bytes(size_t inputs);                   // of four panels; a multiple of 64
+uint8_t *fp9_panel_strip(uint8_t *panel, size_t strip); // where it lies
+uint8_t *fp9_quad_strip(uint8_t *quad, size_t inputs, size_t panel, size_t strip);
 
-/* Puts a whole strip: code[32 * lane + k] is the weight of input 32 * strip + k; inputs beyond the last are
- * 0.
- */
-void fp9_panel_put_strip(uint8_t *panel, size_t inputs, size_t strip, const uint16_t code[256]);
+/* Puts a whole strip at its place: code[32 * lane + k] is the weight of input 32 * strip + k; inputs beyond
+ * the last are 0. */
+void fp9_strip_put(uint8_t *at, size_t inputs, size_t strip, const uint16_t code[256]);
 
 /* The same out of 8 rows of e4m3 bytes that are `stride` apart, several times as fast; inputs: a multiple
  * of 8. -1: one of them is NaN. */
@@ -74,11 +78,13 @@ struct fp9_e4m3_table {
     uint32_t raw[256];
 };
 void fp9_e4m3_table_make(struct fp9_e4m3_table *t);
-int fp9_panel_put_strip_e4m3(uint8_t *panel, size_t inputs, size_t strip, const struct fp9_e4m3_table *t,
-                             const uint8_t *rows, size_t stride);
+int fp9_strip_put_e4m3(uint8_t *at, size_t inputs, size_t strip, const struct fp9_e4m3_table *t,
+                       const uint8_t *rows, size_t stride);
+
 /* Puts one weight into a panel (zeroed before); slow. input < inputs. */
 void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, uint16_t code);
 uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsigned lane);
+uint16_t fp9_quad_get(const uint8_t *quad, size_t inputs, size_t panel, size_t input, unsigned lane);
 
 /* A matrix or a run of its rows: panel p holds outputs first_output + 8p .. + 7. */
 struct fp9_matrix {

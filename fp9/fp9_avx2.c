@@ -169,8 +169,10 @@ static void few_tokens(const struct stream *s, size_t n, size_t inputs, const st
 static void decode_group(const uint8_t *group, size_t tiles, float *w)
 {
     for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS * FP9_LANES) {
-        _mm_prefetch((const char *)(fp9__words(group, t) + AHEAD), _MM_HINT_T0);
-        fp9__tile(group, t, w, FP9_LANES);
+        const uint8_t *strip = group + fp9__strip_offset(t);
+        size_t tile = t % FP9__STRIP_TILES;
+        _mm_prefetch((const char *)(strip + FP9__VECTOR + tile * FP9__TILE_BYTES + AHEAD), _MM_HINT_T0);
+        fp9__tile(strip, tile, w, FP9_LANES);
     }
 }
 

@@ -3,29 +3,33 @@
  * Two loads of memory want opposite loop orders: a decode step reads every expert's panels once, in order, so
  * slices are the inner loop; a prefill step has hundreds of tokens whose sums must stay in L1, so slices are
  * the outer one. Both are one nest over chunks of slices: as many slices at a time as the sums' memory
- * allows. Products are made for groups of four row panels: four streams of weights with one token, 4 x 3
- * accumulators with more, where a tile is decoded into L1 once for all tokens of its expert. */
+ * allows. Products are made quad by quad, four row panels that lie side by side in memory: one stream of
+ * weights, 4 chains of products for each pair of a few, 4 x 3 accumulators with more, where a tile is decoded
+ * into L1 once for all tokens of its expert. */
+#include <stdbool.h>
+
 #include "fp9/fp9_avx2_tile.h"
 #include "fp9/fp9_down.h"
 
 enum {
     CELLS = 4096,     // of 8 sums: 128 KiB of stack for slice sums and waiting nodes of the tree
     HOT_CELLS = 512,  // slice sums kept at a time: 16 KiB, leaves room in L1 for weights and activations
-    GROUP = 4,        // row panels of a product
-    MOST_PANELS = 32, // row panels of a pass: an expert's are read in one go
-    PAIRS = 3,        // x GROUP = 12 accumulators, which with 3 activations and a weight fill the registers
+    MOST_PANELS = 64, // row panels of a pass: an expert's are read in one go
     FEW = 2,          // pairs up to which decoding into L1 first costs more than it saves
-    AHEAD = 1024,     // bytes of prefetch of one stream: half the dots' distance, since four streams run
+    PAIRS = 3,    // x FP9_QUAD = 12 accumulators, which with 3 activations and a weight fill the registers
+    AHEAD = 4096, // bytes of prefetch: one stream, so twice the distance of the dots' (fp9_avx2.c)
+    QUAD_STRIP = FP9_QUAD * FP9__STRIP_BYTES,
 };
 
 struct nest {
     const struct fp9_down *d;
-    size_t panel_bytes;
-    size_t panel, panels; // row panels of this pass
-    size_t token, tokens; // tokens of this pass
-    size_t width;         // cells of one slice: tokens * panels
-    __m256 *sums;         // (slices of a chunk, tokens, panels)
-    __m256 *waiting;      // (levels, tokens, panels): left children of the tree
+    size_t quad_bytes, strips; // of a quad; strips that are whole
+    size_t panel, panels;      // row panels of this pass, in whole quads
+    size_t stored;             // of these the matrix has
+    size_t token, tokens;      // tokens of this pass
+    size_t width;              // cells of one slice: tokens * panels
+    __m256 *sums;              // (slices of a chunk, tokens, panels)
+    __m256 *waiting;           // (levels, tokens, panels): left children of the tree
 };
 
 /* Pairs of expert e that belong to this pass's tokens. */
@@ -42,41 +46,34 @@ static size_t first_pair(const struct fp9_down *d, const struct fp9_down_expert 
     return low;
 }
 
-/* What one expert adds to a group of row panels: pairs [from, to), slices [first, first + count). */
+/* What one expert adds to a quad: pairs [from, to), slices [first, first + count). */
 struct share {
     const struct nest *nest;
-    const uint8_t *panel; // of the group's first
+    const uint8_t *quad;
     const uint8_t *ahead; // what is read about AHEAD bytes later
-    const float *scales;  // of the group's row
-    size_t row, step;     // few pairs: the group's row panels are row, row + step ...
+    const float *scales;  // of the quad's rows
     size_t column;        // of slice 0 in its scale block
     size_t first, count, from, to;
-    __m256 *sums; // of slice `first`, the pass's first token, the group's first panel
+    __m256 *sums; // of slice `first`, the pass's first token, the quad's first panel
 };
 
-/* The lines of tile s: a strip is four and a half lines, so its first tile asks for two. */
-FP9__INLINE void prefetch(const uint8_t *panel, size_t s)
-{
-    if (s % FP9__STRIP_TILES == 0) _mm_prefetch((const char *)(panel + fp9__strip_offset(s)), _MM_HINT_T0);
-    _mm_prefetch((const char *)(fp9__words(panel, s) + FP9__VECTOR), _MM_HINT_T0);
-}
+/* ---- few pairs: products straight from the registers the weights are made in ---- */
 
-/* Four inputs of a tile of each panel with up to FEW pairs, into panels x pairs chains; `signs` as in the
- * dots (fp9_avx2.c). Inputs are the outer loop, so that neighbouring instructions belong to different chains.
- */
-FP9__INLINE void half_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned panels,
-                           const float *const hs[], unsigned pairs, __m256 blk[][GROUP])
+/* Four inputs of a tile, at `word` in panel 0 and `slot` bytes later in the next one; `signs` as in the dots.
+ * Inputs are the outer loop, so that neighbouring instructions belong to different chains. */
+FP9__INLINE void half_tile(const uint8_t *at, size_t slot, __m256i signs[], const float *const hs[],
+                           unsigned pairs, __m256 blk[][FP9_QUAD])
 {
-    __m256i word[GROUP];
+    __m256i word[FP9_QUAD];
     FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) word[p] = fp9__load(at[p] + words);
+    for (unsigned p = 0; p < FP9_QUAD; p++) word[p] = fp9__load(at + p * slot);
     FP9__UNROLL
     for (unsigned k = 0; k < 4; k++) {
         __m256 x[FEW];
         FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) x[q] = _mm256_broadcast_ss(hs[q] + k);
         FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) {
+        for (unsigned p = 0; p < FP9_QUAD; p++) {
             if (k == 2) {
                 word[p] = _mm256_xor_si256(word[p], signs[p]);
                 signs[p] = _mm256_add_epi32(signs[p], signs[p]);
@@ -88,89 +85,85 @@ FP9__INLINE void half_tile(const uint8_t *const at[], size_t words, __m256i sign
     }
 }
 
-/* Where the group's panels are read, and what of a slice belongs to them. */
-struct group {
-    const uint8_t *at[GROUP]; // strip
-    const float *scales[GROUP];
-    __m256 *sums[FEW]; // of the slice at hand, one for each pair
-    size_t step;
-};
-
-/* A tile with all pairs. */
-FP9__INLINE void one_tile(const struct group *g, size_t words, __m256i signs[], unsigned panels,
-                          const float *hs, unsigned pairs, size_t block)
-{
-    __m256 blk[FEW][GROUP];
-    FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) blk[q][p] = _mm256_setzero_ps();
-    FP9__UNROLL
-    for (unsigned half = 0; half < 2; half++) {
-        const float *x[FEW] = {hs + 4 * half, hs + 8 + 4 * half};
-        half_tile(g->at, words + FP9__VECTOR * half, signs, panels, x, pairs, blk);
-    }
-    FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) {
-        __m256 scale = _mm256_broadcast_ss(g->scales[p] + block);
-        FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) {
-            __m256 *sum = g->sums[q] + p * g->step;
-            *sum = _mm256_fmadd_ps(scale, blk[q][p], *sum);
-        }
-    }
-}
-
-/* Few pairs: products straight from the registers the weights are made in. */
-FP9__INLINE void share_few(const struct share *h, unsigned panels, unsigned pairs)
-{
-    const struct nest *n = h->nest;
-    const size_t bytes = h->step * n->panel_bytes, width = n->width, hs_stride = n->d->hs_stride;
-    const float *hs = n->d->hs + h->first * hs_stride + 8 * h->from;
-    const uint8_t *ahead = h->ahead + fp9__strip_offset(h->first);
-    const size_t end = h->first + h->count, column = h->column;
-    struct group g = {.step = h->step};
-    FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++)
-        g.sums[q] = h->sums + (n->d->token[h->from + q] - n->token) * n->panels;
-    FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) {
-        g.at[p] = h->panel + p * bytes + fp9__strip_offset(h->first);
-        g.scales[p] = h->scales + 8 * (h->row + p * h->step) / FP9_BLOCK * n->d->scale_stride;
-    }
-    for (size_t s = h->first; s < end;) {
-        size_t t = s % FP9__STRIP_TILES;
-        size_t stop = end - s < FP9__STRIP_TILES - t ? t + end - s : FP9__STRIP_TILES;
-        __m128i shift = _mm_cvtsi32_si128((int)(2 * t));
-        __m256i signs[GROUP];
-        FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) {
-            signs[p] = _mm256_sll_epi32(fp9__load(g.at[p]), shift);
-            _mm_prefetch((const char *)(ahead + p * bytes), _MM_HINT_T0);
-        }
-        for (; t < stop; t++, s++) {
-            size_t words = FP9__VECTOR + t * FP9__TILE_BYTES;
-            FP9__UNROLL
-            for (unsigned p = 0; p < panels; p++)
-                _mm_prefetch((const char *)(ahead + p * bytes + words + FP9__VECTOR), _MM_HINT_T0);
-            one_tile(&g, words, signs, panels, hs, pairs, (column + 8 * s) / FP9_BLOCK);
-            FP9__UNROLL
-            for (unsigned q = 0; q < pairs; q++) g.sums[q] += width;
-            hs += hs_stride;
-        }
-        FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) g.at[p] += FP9__STRIP_BYTES;
-        ahead += FP9__STRIP_BYTES;
-    }
-}
-
-/* `pairs` neighbouring pairs with the decoded tiles of `panels` row panels: w (8 inputs, panels). */
-FP9__INLINE void some_pairs(const float *w, unsigned panels, float scale, const float *hs, unsigned pairs,
+/* Slices [s, stop) of one strip, whose panels lie `slot` bytes apart. */
+FP9__INLINE void few_slices(const struct share *h, unsigned pairs, size_t slot, size_t s, size_t stop,
                             __m256 *const sums[])
 {
-    __m256 blk[PAIRS][GROUP];
+    const struct nest *n = h->nest;
+    const size_t width = n->width, hs_stride = n->d->hs_stride, from = s / FP9__STRIP_TILES * QUAD_STRIP;
+    const uint8_t *strip = h->quad + from, *ahead = h->ahead + from;
+    const float *hs = n->d->hs + s * hs_stride + 8 * h->from;
+    const __m128i shift = _mm_cvtsi32_si128((int)(2 * (s % FP9__STRIP_TILES)));
+    size_t at = 0;
+    __m256i signs[FP9_QUAD];
+    FP9__UNROLL
+    for (unsigned p = 0; p < FP9_QUAD; p++) signs[p] = _mm256_sll_epi32(fp9__load(strip + p * slot), shift);
+    _mm_prefetch((const char *)(ahead + 4 * FP9_QUAD * FP9__TILE_BYTES), _MM_HINT_T0);
+    _mm_prefetch((const char *)(ahead + 4 * FP9_QUAD * FP9__TILE_BYTES + 64), _MM_HINT_T0);
+    for (; s < stop; s++, at += width, hs += hs_stride) {
+        const size_t t = s % FP9__STRIP_TILES;
+        const uint8_t *words = strip + FP9__VECTOR + t * FP9__TILE_BYTES;
+        __m256 blk[FEW][FP9_QUAD];
+        FP9__UNROLL
+        for (unsigned p = 0; p < FP9_QUAD; p++) {
+            _mm_prefetch((const char *)(ahead + (FP9_QUAD * t + p) * FP9__TILE_BYTES), _MM_HINT_T0);
+            FP9__UNROLL
+            for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_setzero_ps();
+        }
+        FP9__UNROLL
+        for (unsigned half = 0; half < 2; half++) {
+            const float *x[FEW] = {hs + 4 * (size_t)half, hs + 8 + 4 * (size_t)half};
+            half_tile(words + (size_t)FP9__VECTOR * half, slot, signs, x, pairs, blk);
+        }
+        __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
+        FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
+        for (unsigned p = 0; p < FP9_QUAD; p++)
+            sums[q][at + p] = _mm256_fmadd_ps(scale, blk[q][p], sums[q][at + p]);
+    }
+}
+
+FP9__INLINE void share_few(const struct share *h, unsigned pairs)
+{
+    const struct nest *n = h->nest;
+    const size_t end = h->first + h->count;
+    __m256 *sums[FEW];
+    FP9__UNROLL
+    for (unsigned q = 0; q < pairs; q++)
+        sums[q] = h->sums + (n->d->token[h->from + q] - n->token) * n->panels;
+    for (size_t s = h->first, stop; s < end; s = stop) {
+        size_t strip = s / FP9__STRIP_TILES, next = FP9__STRIP_TILES * (strip + 1);
+        stop = next < end ? next : end;
+        if (strip < n->strips)
+            few_slices(h, pairs, FP9__STRIP_BYTES, s, stop, sums);
+        else
+            few_slices(h, pairs, fp9__strip_bytes(8 * n->d->slices, strip), s, stop, sums);
+        FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) sums[q] += (stop - s) * n->width;
+    }
+}
+
+/* Functions of their own, here and below, so that the compiler gives each all registers. */
+static __attribute__((noinline)) void share_1(const struct share *h)
+{
+    share_few(h, 1);
+}
+
+static __attribute__((noinline)) void share_2(const struct share *h)
+{
+    share_few(h, 2);
+}
+
+/* ---- more pairs ---- */
+
+/* `pairs` neighbouring pairs with the decoded tiles of a quad: w (8 inputs, panels). */
+FP9__INLINE void some_pairs(const float *w, float scale, const float *hs, unsigned pairs,
+                            __m256 *const sums[])
+{
+    __m256 blk[PAIRS][FP9_QUAD];
     FP9__UNROLL
     for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) blk[q][p] = _mm256_setzero_ps();
+    for (unsigned p = 0; p < FP9_QUAD; p++) blk[q][p] = _mm256_setzero_ps();
     _Pragma("GCC unroll 1") // unrolled, more would be live than there are registers
         for (unsigned k = 0; k < 8; k++)
     {
@@ -178,8 +171,8 @@ FP9__INLINE void some_pairs(const float *w, unsigned panels, float scale, const 
         FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) h[q] = _mm256_broadcast_ss(hs + 8 * q + k);
         FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) {
-            __m256 wk = _mm256_load_ps(w + 8 * (panels * k + p));
+        for (unsigned p = 0; p < FP9_QUAD; p++) {
+            __m256 wk = _mm256_load_ps(w + 8 * (FP9_QUAD * k + p));
             FP9__UNROLL
             for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_fmadd_ps(wk, h[q], blk[q][p]);
         }
@@ -187,114 +180,88 @@ FP9__INLINE void some_pairs(const float *w, unsigned panels, float scale, const 
     __m256 s = _mm256_set1_ps(scale);
     FP9__UNROLL
     for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) sums[q][p] = _mm256_fmadd_ps(s, blk[q][p], sums[q][p]);
+    for (unsigned p = 0; p < FP9_QUAD; p++) sums[q][p] = _mm256_fmadd_ps(s, blk[q][p], sums[q][p]);
 }
 
-/* Functions of their own, so that the compiler gives each all registers. */
-#define PAIRS_FUNCTION(Q, P)                                                                                 \
-    static __attribute__((noinline)) void pairs_##Q##_##P(const float *w, float scale, const float *hs,      \
-                                                          __m256 *const *sums)                               \
+#define PAIRS_FUNCTION(Q)                                                                                    \
+    static __attribute__((noinline)) void pairs_##Q(const float *w, float scale, const float *hs,            \
+                                                    __m256 *const *sums)                                     \
     {                                                                                                        \
-        some_pairs(w, P, scale, hs, Q, sums);                                                                \
+        some_pairs(w, scale, hs, Q, sums);                                                                   \
     }
-PAIRS_FUNCTION(1, 1)
-PAIRS_FUNCTION(2, 1)
-PAIRS_FUNCTION(3, 1)
-PAIRS_FUNCTION(1, 4)
-PAIRS_FUNCTION(2, 4)
-PAIRS_FUNCTION(3, 4)
+PAIRS_FUNCTION(1)
+PAIRS_FUNCTION(2)
+PAIRS_FUNCTION(3)
 
 typedef void pairs_fn(const float *w, float scale, const float *hs, __m256 *const *sums);
 
-/* Pairs in parts of three, the last of two; a single one only where there is no more. */
-static void share_many(const struct share *h, unsigned panels)
+/* One slice: its tiles decoded, then pairs in parts of three, the last of two; a single one only where there
+ * is no more. The sums of a prefill step lie in L2, at addresses that only the router knows: a part asks for
+ * those of the next one. */
+static void slice_many(const struct share *h, size_t s, const float *w, __m256 *first)
 {
-    static pairs_fn *const one[PAIRS] = {pairs_1_1, pairs_2_1, pairs_3_1};
-    static pairs_fn *const group[PAIRS] = {pairs_1_4, pairs_2_4, pairs_3_4};
-    pairs_fn *const *size = panels == 1 ? one : group;
+    static pairs_fn *const size[PAIRS] = {pairs_1, pairs_2, pairs_3};
     const struct nest *n = h->nest;
     const uint32_t *token = n->d->token;
-    float w[GROUP * 64] __attribute__((aligned(64)));
+    const float *hs = n->d->hs + s * n->d->hs_stride;
+    float scale = h->scales[(h->column + 8 * s) / FP9_BLOCK];
+    __m256 *sums[PAIRS], *later[PAIRS];
+    size_t part = 0;
+    for (size_t q = h->from; q < h->to; q += part) {
+        size_t left = h->to - q;
+        part = left == 2 || left == 4 ? 2 : left < PAIRS ? left : PAIRS;
+        for (size_t i = 0; i < part; i++) sums[i] = first + (token[q + i] - n->token) * n->panels;
+        for (size_t i = 0; i < PAIRS; i++) {
+            size_t next = q + part + i < h->to ? q + part + i : h->from;
+            later[i] = first + (token[next] - n->token) * n->panels;
+            _mm_prefetch((const char *)later[i], _MM_HINT_T0);
+            _mm_prefetch((const char *)(later[i] + 2), _MM_HINT_T0);
+        }
+        size[part - 1](w, scale, hs + 8 * q, sums);
+    }
+}
+
+static void share_many(const struct share *h)
+{
+    const struct nest *n = h->nest;
+    float w[FP9_QUAD * 64] __attribute__((aligned(64)));
     for (size_t s = h->first; s < h->first + h->count; s++) {
-        const float *hs = n->d->hs + s * n->d->hs_stride;
-        __m256 *first = h->sums + (s - h->first) * n->width;
-        float scale = h->scales[(h->column + 8 * s) / FP9_BLOCK];
-        for (unsigned p = 0; p < panels; p++) {
-            prefetch(h->ahead + p * n->panel_bytes, s);
-            fp9__tile(h->panel + p * n->panel_bytes, s, w + 8 * p, 8 * panels);
+        size_t strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES, at = strip * QUAD_STRIP;
+        size_t slot = fp9__strip_bytes(8 * n->d->slices, strip);
+        for (unsigned p = 0; p < FP9_QUAD; p++) {
+            _mm_prefetch((const char *)(h->ahead + at + (FP9_QUAD * t + p) * FP9__TILE_BYTES), _MM_HINT_T0);
+            fp9__tile(h->quad + at + p * slot, t, w + FP9_LANES * p, FP9_LANES * FP9_QUAD);
         }
-        for (size_t q = h->from; q < h->to;) {
-            size_t left = h->to - q, part = left == 2 || left == 4 ? 2 : left < PAIRS ? left : PAIRS;
-            __m256 *sums[PAIRS];
-            for (size_t i = 0; i < part; i++) sums[i] = first + (token[q + i] - n->token) * n->panels;
-            size[part - 1](w, scale, hs + 8 * q, sums);
-            q += part;
-        }
+        slice_many(h, s, w, h->sums + (s - h->first) * n->width);
     }
 }
 
-#define FEW_FUNCTION(P, Q)                                                                                   \
-    static __attribute__((noinline)) void share_##P##_##Q(const struct share *h)                             \
-    {                                                                                                        \
-        share_few(h, P, Q);                                                                                  \
-    }
-FEW_FUNCTION(1, 1)
-FEW_FUNCTION(1, 2)
-FEW_FUNCTION(4, 1)
-FEW_FUNCTION(4, 2)
+/* ---- the nest ---- */
 
-typedef void share_fn(const struct share *h);
-
-static const uint8_t *panel_of(const struct nest *n, const struct fp9_down_expert *e, size_t p)
+static const uint8_t *quad_of(const struct nest *n, const struct fp9_down_expert *e, size_t p)
 {
-    return e->panels + (n->panel + p) * n->panel_bytes;
+    return e->panels + (n->panel + p) / FP9_QUAD * n->quad_bytes;
 }
 
-/* Few pairs: four streams of panels / GROUP neighbouring panels each, long enough for the memory's own
- * prefetch to follow them; software reaches ahead to where that has not begun, the next expert's. */
-static void expert_few(const struct nest *n, struct share *h, const struct fp9_down_expert *e,
-                       const struct fp9_down_expert *next)
-{
-    static share_fn *const few[2][FEW] = {{share_1_1, share_1_2}, {share_4_1, share_4_2}};
-    size_t step = n->panels / GROUP, distance = (AHEAD + n->panel_bytes - 1) / n->panel_bytes;
-    for (size_t p = 0; p < n->panels; p++) {
-        size_t wide = p < step, later = p + distance;
-        if (p == step) p = step * GROUP; // what is left over
-        if (p == n->panels) break;
-        h->panel = panel_of(n, e, p);
-        h->ahead =
-            later < step ? panel_of(n, e, later) : panel_of(n, next, later - step < step ? later - step : 0);
-        h->sums = n->sums + p;
-        h->row = n->panel + p;
-        h->step = step;
-        few[wide][h->to - h->from - 1](h);
-    }
-}
-
-static void expert_many(const struct nest *n, struct share *h, const struct fp9_down_expert *e,
-                        const struct fp9_down_expert *next)
-{
-    for (size_t p = 0; p < n->panels;) {
-        size_t row = n->panel + p; // the panels of a whole group share their scales only where aligned
-        size_t group = n->panels - p >= GROUP && row % GROUP == 0 ? GROUP : 1;
-        h->panel = panel_of(n, e, p);
-        h->ahead = panel_of(n, next, p);
-        h->sums = n->sums + p;
-        h->scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
-        share_many(h, (unsigned)group);
-        p += group;
-    }
-}
-
-/* Adds expert e's part to the sums of slices [first, first + count). `next` is the expert read after it. */
+/* Adds expert e's part to the sums of slices [first, first + count). `next`: the quads read after it. */
 static void expert_slices(const struct nest *n, const struct fp9_down_expert *e, size_t first, size_t count,
-                          const struct fp9_down_expert *next)
+                          const uint8_t *next, __m256 *sums)
 {
-    struct share h = {.nest = n, .scales = e->scales, .column = e->column, .first = first, .count = count};
+    struct share h = {.nest = n, .column = e->column, .first = first, .count = count};
     h.from = n->tokens == n->d->tokens ? e->pair : first_pair(n->d, e, n->token);
     h.to = n->tokens == n->d->tokens ? (size_t)e->pair + e->pairs : first_pair(n->d, e, n->token + n->tokens);
     if (h.from == h.to) return;
-    (h.to - h.from <= FEW ? expert_few : expert_many)(n, &h, e, next);
+    size_t pairs = h.to - h.from, end = n->panels / FP9_QUAD, distance = AHEAD / n->quad_bytes + 1;
+    void (*share)(const struct share *) = pairs == 1 ? share_1 : pairs == 2 ? share_2 : share_many;
+    for (size_t i = 0; i < end; i++) {
+        size_t row = n->panel + FP9_QUAD * i, later = i + distance;
+        h.quad = quad_of(n, e, FP9_QUAD * i);
+        h.ahead = later < end ? h.quad + distance * n->quad_bytes
+                              : next + (later - end < end ? later - end : 0) * n->quad_bytes;
+        h.sums = sums + FP9_QUAD * i;
+        h.scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
+        share(&h);
+    }
 }
 
 /* Loops over cells: counts and pointers in registers, which the compiler cannot assume of a struct's. */
@@ -308,55 +275,64 @@ static void copy(__m256 *to, const __m256 *from, size_t n)
     for (size_t i = 0; i < n; i++) to[i] = from[i];
 }
 
-static void add(__m256 *sum, const __m256 *left, size_t n)
+static void add(__m256 *sum, const __m256 *left, const __m256 *right, size_t n)
 {
-    for (size_t i = 0; i < n; i++) sum[i] = _mm256_add_ps(left[i], sum[i]);
-}
-
-/* Slice `index` of its subtree is complete: adds up all nodes that are complete with it. Returns the level of
- * the node that `sum` now holds. */
-static unsigned add_nodes(const struct nest *n, size_t index, __m256 *sum)
-{
-    unsigned level = 0;
-    for (; index >> level & 1; level++) add(sum, n->waiting + level * n->width, n->width);
-    return level;
+    for (size_t i = 0; i < n; i++) sum[i] = _mm256_add_ps(left[i], right[i]);
 }
 
 static void store_subtree(const struct nest *n, size_t subtree, const __m256 *sum)
 {
     float *out = n->d->out + subtree * n->d->out_subtree + n->token * n->d->out_token + 8 * n->panel;
     for (size_t t = 0; t < n->tokens; t++)
-        for (size_t p = 0; p < n->panels; p++)
+        for (size_t p = 0; p < n->stored; p++)
             _mm256_storeu_ps(out + t * n->d->out_token + 8 * p, sum[t * n->panels + p]);
+}
+
+/* Slice `index` of its subtree is complete in `sum`: adds up all nodes that are complete with it and leaves
+ * the last one where it waits for its sibling. Returns its level; at `top` it is left in `sum`. */
+static unsigned add_nodes(const struct nest *n, size_t index, unsigned top, __m256 *sum)
+{
+    unsigned level = 0;
+    while (index >> level & 1) {
+        const __m256 *left = n->waiting + level * n->width;
+        level++;
+        bool stays = index >> level & 1 || level == top;
+        add(stays ? sum : n->waiting + level * n->width, left, sum, n->width);
+    }
+    if (level == 0 && top > 0 && sum != n->waiting) copy(n->waiting, sum, n->width);
+    return level;
 }
 
 static void pass(const struct nest *n, size_t chunk)
 {
     const struct fp9_down *d = n->d;
     size_t subtree = 0, begin = 0; // the subtree that slice s belongs to, its first slice
+    unsigned top = fp9_subtree_level(d->first_slice, d->slices);
     for (size_t first = 0; first < d->slices; first += chunk) {
         size_t count = d->slices - first < chunk ? d->slices - first : chunk;
-        zero(n->sums, count * n->width);
-        for (size_t e = 0; e < d->experts; e++)
-            expert_slices(n, &d->expert[e], first, count, &d->expert[e + 1 < d->experts ? e + 1 : e]);
+        /* A left child alone in its chunk is summed where it waits. */
+        __m256 *sums = count == 1 && top > 0 && !((first - begin) & 1) ? n->waiting : n->sums;
+        zero(sums, count * n->width);
+        for (size_t e = 0; e < d->experts; e++) {
+            bool more = e + 1 < d->experts;
+            expert_slices(n, &d->expert[e], first, count,
+                          quad_of(n, &d->expert[more ? e + 1 : 0], more ? 0 : n->panels), sums);
+        }
         for (size_t s = first; s < first + count; s++) {
-            __m256 *sum = n->sums + (s - first) * n->width;
-            unsigned level = add_nodes(n, s - begin, sum);
-            if (level == fp9_subtree_level(d->first_slice + begin, d->slices - begin)) {
-                store_subtree(n, subtree++, sum);
-                begin = s + 1;
-            } else {
-                copy(n->waiting + level * n->width, sum, n->width);
-            }
+            __m256 *sum = sums + (s - first) * n->width;
+            if (add_nodes(n, s - begin, top, sum) < top) continue;
+            store_subtree(n, subtree++, sum);
+            begin = s + 1;
+            top = fp9_subtree_level(d->first_slice + begin, d->slices - begin);
         }
     }
 }
 
-/* As many row panels as let the sums of all slices stay in L1, in whole groups. */
+/* As many row panels as let the sums of all slices stay in L1, in whole quads. */
 static size_t panels_of_pass(const struct fp9_down *d)
 {
-    size_t panels = HOT_CELLS / (d->slices * d->tokens) / GROUP * GROUP;
-    return panels < GROUP ? GROUP : panels > MOST_PANELS ? MOST_PANELS : panels;
+    size_t panels = HOT_CELLS / (d->slices * d->tokens) / FP9_QUAD * FP9_QUAD;
+    return panels < FP9_QUAD ? FP9_QUAD : panels > MOST_PANELS ? MOST_PANELS : panels;
 }
 
 static void rows(const struct fp9_down *d, size_t first, size_t count)
@@ -366,10 +342,12 @@ static void rows(const struct fp9_down *d, size_t first, size_t count)
     while (d->slices >> levels > 1) levels++; // as many as the largest subtree has waiting nodes
     size_t most = CELLS / (panels * (levels + 1));
     size_t parts = (d->tokens + most - 1) / most;
-    struct nest n = {.d = d, .panel_bytes = fp9_panel_bytes(8 * d->slices)};
+    struct nest n = {
+        .d = d, .quad_bytes = fp9_quad_bytes(8 * d->slices), .strips = d->slices / FP9__STRIP_TILES};
     for (size_t p = 0; p < count; p += panels) {
         n.panel = first + p;
-        n.panels = count - p < panels ? count - p : panels;
+        n.stored = count - p < panels ? count - p : panels;
+        n.panels = (n.stored + FP9_QUAD - 1) / FP9_QUAD * FP9_QUAD;
         for (size_t part = 0; part < parts; part++) {
             n.token = d->tokens * part / parts;
             n.tokens = d->tokens * (part + 1) / parts - n.token;

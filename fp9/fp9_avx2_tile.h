@@ -19,19 +19,6 @@ FP9__INLINE __m256i fp9__load(const uint8_t *vector)
     return _mm256_load_si256((const __m256i *)vector);
 }
 
-/* S as the first word of tile t wants it. */
-FP9__INLINE __m256i fp9__signs(const uint8_t *panel, size_t t)
-{
-    __m128i shift = _mm_cvtsi32_si128((int)(2 * (t % FP9__STRIP_TILES)));
-    return _mm256_sll_epi32(fp9__load(panel + fp9__strip_offset(t)), shift);
-}
-
-/* The words of tile t. */
-FP9__INLINE const uint8_t *fp9__words(const uint8_t *panel, size_t t)
-{
-    return panel + fp9__strip_offset(t) + FP9__VECTOR + t % FP9__STRIP_TILES * FP9__TILE_BYTES;
-}
-
 /* Input k (0..3) of a word; `mixed` is the word xor-ed with its S. */
 FP9__INLINE __m256 fp9__weight(__m256i word, __m256i mixed, unsigned k)
 {
@@ -45,11 +32,11 @@ FP9__INLINE __m256 fp9__weight(__m256i word, __m256i mixed, unsigned k)
     return _mm256_castsi256_ps(_mm256_and_si256(w, mask));
 }
 
-/* All eight inputs of tile t, 8 floats each, `step` floats apart. */
-FP9__INLINE void fp9__tile(const uint8_t *panel, size_t t, float *w, size_t step)
+/* All eight inputs of tile t of a strip, 8 floats each, `step` floats apart. */
+FP9__INLINE void fp9__tile(const uint8_t *strip, size_t t, float *w, size_t step)
 {
-    __m256i s = fp9__signs(panel, t);
-    const uint8_t *words = fp9__words(panel, t);
+    __m256i s = _mm256_sll_epi32(fp9__load(strip), _mm_cvtsi32_si128((int)(2 * t)));
+    const uint8_t *words = strip + FP9__VECTOR + t * FP9__TILE_BYTES;
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
         __m256i word = fp9__load(words + half * FP9__VECTOR), mixed = _mm256_xor_si256(word, s);

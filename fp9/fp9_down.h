@@ -10,7 +10,7 @@
 #include "fp9/fp9.h"
 
 struct fp9_down_expert {
-    const uint8_t *panels; // row panel p at + p * fp9_panel_bytes(8 * slices)
+    const uint8_t *panels; // row panels in quads of fp9_quad_bytes(8 * slices)
     const float *scales;   // packed (x 2^16): row 8p / 128, scale_stride apart
     uint32_t column;       // slice s uses the scale (column + 8 s) / 128 of its row
     uint32_t pair, pairs;  // its pairs: [pair, pair + pairs)
@@ -30,7 +30,7 @@ struct fp9_down {
 };
 
 struct fp9_down_ops {
-    /* Row panels [first, first + count) of the output, all tokens. */
+    /* Row panels [first, first + count) of the output, all tokens; first a multiple of FP9_QUAD. */
     void (*rows)(const struct fp9_down *d, size_t first, size_t count);
 };
 

@@ -85,11 +85,26 @@ static void put_lane(uint8_t *strip, unsigned words, unsigned lane, const uint16
         memcpy(strip + (1 + j) * FP9__VECTOR + 4 * lane, &word[j], sizeof word[j]);
 }
 
-void fp9_panel_put_strip(uint8_t *panel, size_t inputs, size_t strip, const uint16_t code[256])
+static uint16_t get(const uint8_t *strip, size_t input, unsigned lane)
+{
+    unsigned k = input % LANE_INPUTS;
+    return decode(load(strip, 1 + k / PER_WORD, lane), load(strip, 0, lane), k);
+}
+
+uint8_t *fp9_panel_strip(uint8_t *panel, size_t strip)
+{
+    return panel + strip * FP9__STRIP_BYTES;
+}
+
+uint8_t *fp9_quad_strip(uint8_t *quad, size_t inputs, size_t panel, size_t strip)
+{
+    return quad + fp9__quad_offset(inputs, panel, strip);
+}
+
+void fp9_strip_put(uint8_t *at, size_t inputs, size_t strip, const uint16_t code[256])
 {
     unsigned words = strip_words(inputs, strip);
-    for (unsigned lane = 0; lane < FP9_LANES; lane++)
-        put_lane(panel + strip * FP9__STRIP_BYTES, words, lane, code + LANE_INPUTS * lane);
+    for (unsigned lane = 0; lane < FP9_LANES; lane++) put_lane(at, words, lane, code + LANE_INPUTS * lane);
 }
 
 /* Codes as raw() has them; NaN is bit 0, which no code uses. */
@@ -101,11 +116,10 @@ void fp9_e4m3_table_make(struct fp9_e4m3_table *t)
     }
 }
 
-int fp9_panel_put_strip_e4m3(uint8_t *panel, size_t inputs, size_t strip, const struct fp9_e4m3_table *t,
-                             const uint8_t *rows, size_t stride)
+int fp9_strip_put_e4m3(uint8_t *at, size_t inputs, size_t strip, const struct fp9_e4m3_table *t,
+                       const uint8_t *rows, size_t stride)
 {
     unsigned words = strip_words(inputs, strip);
-    uint8_t *to = panel + strip * FP9__STRIP_BYTES;
     uint32_t all = 0;
     for (unsigned lane = 0; lane < FP9_LANES; lane++) {
         const uint8_t *row = rows + lane * stride + strip * FP9_STRIP_INPUTS;
@@ -118,10 +132,10 @@ int fp9_panel_put_strip_e4m3(uint8_t *panel, size_t inputs, size_t strip, const 
             other[j] = c >> 8 | rotate_left(d, 8);
             s |= ((word[j] ^ other[j]) & BOTH) >> j;
         }
-        memcpy(to + 4 * lane, &s, sizeof s);
+        memcpy(at + 4 * lane, &s, sizeof s);
         for (unsigned j = 0; j < words; j++) {
             word[j] |= (other[j] ^ s << j) & ~PLAIN;
-            memcpy(to + (1 + j) * FP9__VECTOR + 4 * lane, &word[j], sizeof word[j]);
+            memcpy(at + (1 + j) * FP9__VECTOR + 4 * lane, &word[j], sizeof word[j]);
         }
     }
     return all & 1 ? -1 : 0;
@@ -133,8 +147,7 @@ void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, u
     uint8_t *at = panel + strip * FP9__STRIP_BYTES;
     unsigned words = strip_words(inputs, strip);
     uint16_t codes[LANE_INPUTS] = {0};
-    for (unsigned k = 0; k < PER_WORD * words; k++)
-        codes[k] = decode(load(at, 1 + k / PER_WORD, lane), load(at, 0, lane), k);
+    for (unsigned k = 0; k < PER_WORD * words; k++) codes[k] = get(at, k, lane);
     codes[input % LANE_INPUTS] = code;
     put_lane(at, words, lane, codes);
 }
@@ -142,7 +155,16 @@ void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, u
 uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsigned lane)
 {
     (void)inputs;
-    const uint8_t *strip = panel + input / FP9_STRIP_INPUTS * FP9__STRIP_BYTES;
-    unsigned k = input % LANE_INPUTS;
-    return decode(load(strip, 1 + k / PER_WORD, lane), load(strip, 0, lane), k);
+    return get(panel + input / FP9_STRIP_INPUTS * FP9__STRIP_BYTES, input, lane);
+}
+
+size_t fp9_quad_bytes(size_t inputs)
+{
+    size_t tiles = fp9__tiles(inputs), rest = tiles % FP9__STRIP_TILES;
+    return FP9_QUAD * (fp9__strip_offset(tiles) + (rest ? FP9__VECTOR + rest * FP9__TILE_BYTES : 0));
+}
+
+uint16_t fp9_quad_get(const uint8_t *quad, size_t inputs, size_t panel, size_t input, unsigned lane)
+{
+    return get(quad + fp9__quad_offset(inputs, panel, input / FP9_STRIP_INPUTS), input, lane);
 }

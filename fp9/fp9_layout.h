@@ -26,6 +26,19 @@ static inline size_t fp9__group_tiles(size_t tiles, size_t first)
     return tiles - first < FP9__GROUP_TILES ? tiles - first : FP9__GROUP_TILES;
 }
 
+/* Bytes of a strip: the last one of a panel may have fewer tiles. */
+static inline size_t fp9__strip_bytes(size_t inputs, size_t strip)
+{
+    size_t left = fp9__tiles(inputs) - strip * FP9__STRIP_TILES;
+    return FP9__VECTOR + (left < FP9__STRIP_TILES ? left : FP9__STRIP_TILES) * FP9__TILE_BYTES;
+}
+
+/* Of strip `strip` of panel p of a quad. */
+static inline size_t fp9__quad_offset(size_t inputs, size_t p, size_t strip)
+{
+    return strip * FP9_QUAD * FP9__STRIP_BYTES + p * fp9__strip_bytes(inputs, strip);
+}
+
 /* Of the strip's vector S; the strip's words follow it. */
 static inline size_t fp9__strip_offset(size_t tile)
 {

@@ -95,14 +95,15 @@ static float slice_sum(const struct fp9_down *d, size_t s, size_t p, unsigned la
     float sum = 0.0f;
     for (size_t e = 0; e < d->experts; e++) {
         const struct fp9_down_expert *x = &d->expert[e];
-        const uint8_t *panel = x->panels + p * fp9_panel_bytes(inputs);
+        const uint8_t *quad = x->panels + p / FP9_QUAD * fp9_quad_bytes(inputs);
         float scale = x->scales[8 * p / FP9_BLOCK * d->scale_stride + (x->column + 8 * s) / FP9_BLOCK];
         for (size_t q = x->pair; q < (size_t)x->pair + x->pairs; q++) {
             if (d->token[q] != token) continue;
             const float *hs = d->hs + s * d->hs_stride + 8 * q;
             float blk = 0.0f;
             for (size_t i = 0; i < 8; i++)
-                blk = __builtin_fmaf(raw(fp9_panel_get(panel, inputs, 8 * s + i, lane)), hs[i], blk);
+                blk = __builtin_fmaf(raw(fp9_quad_get(quad, inputs, p % FP9_QUAD, 8 * s + i, lane)), hs[i],
+                                     blk);
             sum = __builtin_fmaf(scale, blk, sum);
         }
     }

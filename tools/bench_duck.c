@@ -249,7 +249,7 @@ static void fill_cached(struct bench *b)
             uint16_t code[256];
             for (size_t i = 0; i < 256; i++)
                 code[i] = (uint16_t)(below(b, 2) << 8 | (b->o.rare ? 8 : 8 + below(b, 240)));
-            fp9_panel_put_strip(b->cached + p * panel, b->o.hidden, strip, code);
+            fp9_strip_put(fp9_panel_strip(b->cached + p * panel, strip), b->o.hidden, strip, code);
         }
     for (size_t i = 0; i < panels * 9 * b->o.hidden; i++) b->cached_plain[i] = (uint8_t)(8 + below(b, 240));
 }

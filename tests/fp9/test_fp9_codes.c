@@ -136,7 +136,7 @@ static void layout_round_trip(void **state)
                 fp9_panel_set(panel, n, input, lane, code);
             }
         for (size_t strip = 0; strip < (n + 31) / 32; strip++)
-            fp9_panel_put_strip(tiled, n, strip, codes + 256 * strip);
+            fp9_strip_put(fp9_panel_strip(tiled, strip), n, strip, codes + 256 * strip);
         for (size_t input = 0; input < n; input++)
             for (unsigned lane = 0; lane < 8; lane++)
                 assert_int_equal(fp9_panel_get(panel, n, input, lane),
@@ -171,24 +171,54 @@ static void e4m3_strips(void **state)
             for (size_t k = 0; k < 256; k++)
                 if (32 * strip + k % 32 < n)
                     assert_int_equal(fp9_from_e4m3(rows[k / 32 * stride + 32 * strip + k % 32], &code[k]), 0);
-            fp9_panel_put_strip(one, n, strip, code);
-            assert_int_equal(fp9_panel_put_strip_e4m3(all, n, strip, &table, rows, stride), 0);
+            fp9_strip_put(fp9_panel_strip(one, strip), n, strip, code);
+            assert_int_equal(fp9_strip_put_e4m3(fp9_panel_strip(all, strip), n, strip, &table, rows, stride),
+                             0);
         }
         assert_memory_equal(one, all, bytes);
         rows[7 * stride + n - 1] = 0xff;
-        assert_int_equal(fp9_panel_put_strip_e4m3(all, n, (n - 1) / 32, &table, rows, stride), -1);
+        assert_int_equal(
+            fp9_strip_put_e4m3(fp9_panel_strip(all, (n - 1) / 32), n, (n - 1) / 32, &table, rows, stride),
+            -1);
         free(one);
         free(all);
         free(rows);
     }
 }
 
+/* Every strip has its own bytes: what is put last is read back, whatever lies beside it. */
+static void quad_round_trip(void **state)
+{
+    (void)state;
+    for (size_t n = 8; n <= 136; n += 8) {
+        size_t bytes = fp9_quad_bytes(n), strips = (n + 31) / 32;
+        assert_int_equal(bytes % 64, 0);
+        if (n % 32 == 0) assert_int_equal(bytes, n * 36);
+        uint8_t *quad = aligned_bytes(bytes);
+        uint16_t *codes = calloc(4 * strips * 256, sizeof *codes);
+        uint64_t seed = n;
+        for (size_t i = 0; i < 4 * strips * 256; i++)
+            codes[i] = i / 256 % strips * 32 + i % 32 < n ? random_code(&seed) : 0;
+        for (size_t i = 0; i < 4 * strips; i++)
+            fp9_strip_put(fp9_quad_strip(quad, n, i / strips, i % strips), n, i % strips, codes + 256 * i);
+        for (size_t i = 0; i < 4 * strips; i++)
+            for (size_t k = 0; k < 256; k++)
+                if (i % strips * 32 + k % 32 < n)
+                    assert_int_equal(
+                        fp9_quad_get(quad, n, i / strips, i % strips * 32 + k % 32, (unsigned)k / 32),
+                        codes[256 * i + k]);
+        free(quad);
+        free(codes);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_codes),   cmocka_unit_test(all_e4m3),
-        cmocka_unit_test(e4m3_strips), cmocka_unit_test(rounds_to_nearest_even),
-        cmocka_unit_test(saturates),   cmocka_unit_test(layout_round_trip),
+        cmocka_unit_test(all_codes),       cmocka_unit_test(all_e4m3),
+        cmocka_unit_test(e4m3_strips),     cmocka_unit_test(rounds_to_nearest_even),
+        cmocka_unit_test(saturates),       cmocka_unit_test(layout_round_trip),
+        cmocka_unit_test(quad_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -137,6 +137,19 @@ static void dot_long_rows(void **state)
     release(&p);
 }
 
+static void fill_quads(uint8_t *quads, size_t panels, size_t inputs, uint64_t *seed)
+{
+    memset(quads, 0, (panels + 3) / 4 * fp9_quad_bytes(inputs));
+    for (size_t p = 0; p < panels; p++)
+        for (size_t strip = 0; FP9_STRIP_INPUTS * strip < inputs; strip++) {
+            uint16_t code[256] = {0};
+            for (size_t i = 0; i < 256; i++)
+                if (FP9_STRIP_INPUTS * strip + i % FP9_STRIP_INPUTS < inputs) code[i] = random_code(seed);
+            fp9_strip_put(fp9_quad_strip(quads + p / 4 * fp9_quad_bytes(inputs), inputs, p % 4, strip),
+                          inputs, strip, code);
+        }
+}
+
 struct down_problem {
     struct fp9_down d;
     struct fp9_down_expert *expert;
@@ -162,8 +175,8 @@ static struct down_problem make_down(size_t tokens, size_t first, size_t slices,
                             .out_subtree = rows * tokens};
     p.d.scale_stride = (inputs + 120 + 127) / 128;
     for (size_t e = 0; e < experts; e++) {
-        uint8_t *panels = aligned_bytes(rows / 8 * fp9_panel_bytes(inputs));
-        fill_panels(panels, rows / 8, inputs, seed);
+        uint8_t *panels = aligned_bytes((rows / 8 + 3) / 4 * fp9_quad_bytes(inputs));
+        fill_quads(panels, rows / 8, inputs, seed);
         p.expert[e] = (struct fp9_down_expert){panels, random_scales(blocks * p.d.scale_stride, seed),
                                                8 * random_below(seed, 16), (uint32_t)pairs, 0};
         for (uint32_t t = 0; t < tokens; t++)
@@ -209,7 +222,7 @@ static void down_same_bits(void **state)
         d.out = a;
         fp9_scalar.down->rows(&d, 0, p.rows / 8);
         d.out = b;
-        size_t cut = p.rows / 8 / 3; // rows in two uneven parts: the cut must not matter
+        size_t cut = p.rows / 8 / 3 / 4 * 4; // rows in two uneven parts: the cut must not matter
         fp9_avx2.down->rows(&d, 0, cut);
         fp9_avx2.down->rows(&d, cut, p.rows / 8 - cut);
         for (size_t j = 0; j < n; j++)

@@ -98,7 +98,8 @@ static void pack_fp9(const struct pack_job *j, size_t panel)
                 if (fp9_from_e4m3(j->w->data[o * l->inputs + i], &code[r * FP9_STRIP_INPUTS + k]))
                     note_bad(j, panel, o, i);
             }
-        fp9_panel_put_strip(l->data + panel * l->panel_bytes, l->inputs, first / FP9_STRIP_INPUTS, code);
+        fp9_strip_put(fp9_panel_strip(l->data + panel * l->panel_bytes, first / FP9_STRIP_INPUTS), l->inputs,
+                      first / FP9_STRIP_INPUTS, code);
     }
 }
 
