@@ -115,8 +115,8 @@ int session_prepare_synthetic(struct session *s, const struct options *o, struct
 {
     *s = (struct session){.options = o, .synthetic = true, .think = -1, .end_think = -1};
     snprintf(s->dir, sizeof s->dir, "%s", o->synthetic);
-    bool fp8;
-    int rc = synthetic_config_read(&s->config, &fp8, s->dir, err);
+    struct synthetic_format format;
+    int rc = synthetic_config_read(&s->config, &format, s->dir, err);
     if (!rc) rc = choose_mtp(s, err);
     return rc ? rc : read_sampling(s, err);
 }

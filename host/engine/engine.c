@@ -102,7 +102,7 @@ int engine_start(struct engine *e, struct generation **out, const struct generat
     g->engine = e;
     g->request = *r;
     g->request.prompt = NULL;
-    g->lane[0] = g->lane[1] = LANE_NONE;
+    g->lane[0] = g->lane[1] = g->borrowed = LANE_NONE;
     g->prompt = malloc(r->prompt_count * sizeof *g->prompt);
     g->sampler = sampler_open(e->model->config.vocab_size, &r->sampling);
     if (!g->prompt || !g->sampler) {
@@ -163,6 +163,22 @@ static void lane_done(void *ctx, uint32_t lane, int rc, const struct error *err)
     generation__lane_done(e->owner[lane], lane, rc, err);
 }
 
+uint32_t engine__borrow_lane(struct engine *e, struct generation *g)
+{
+    for (uint32_t i = 0; i < e->set.lanes; i++) {
+        if (e->owner[i] || !lanes_idle(e->lanes, i)) continue;
+        e->owner[i] = g;
+        return i;
+    }
+    return LANE_NONE;
+}
+
+static void return_lane(struct engine *e, struct generation *g)
+{
+    if (g->borrowed != LANE_NONE) e->owner[g->borrowed] = NULL;
+    g->borrowed = LANE_NONE;
+}
+
 /* What the round under way was, for the trace and for what drafts cost. */
 struct round {
     uint64_t began_ns;
@@ -191,7 +207,8 @@ static struct round begin_round(struct engine *e)
 static void end_round(struct engine *e, struct round *r, uint64_t spent_ns)
 {
     bool mixed = false;
-    for (const struct generation *g = e->first; g; g = g->next) {
+    for (struct generation *g = e->first; g; g = g->next) {
+        return_lane(e, g);
         if (g->stage != STAGE_DECODE && g->stage != STAGE_DONE) continue;
         bool with = g->verifying && g->drafting, without = !g->verifying && !g->drafting;
         r->with_drafts += with;

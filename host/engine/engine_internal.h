@@ -61,12 +61,14 @@ struct generation {
     struct generation_result result;
     enum generation_stage stage;
     bool cancelled, free_wanted;
-    uint32_t limit;   // tokens, prompt included
-    uint32_t lane[2]; // LANE_NONE where unused
+    uint32_t limit;    // tokens, prompt included
+    uint32_t lane[2];  // LANE_NONE where unused
+    uint32_t borrowed; // a free lane for the second chunk of this round; LANE_NONE: none
 
     // the round under way
     enum round_part part;
     uint32_t jobs, rows;
+    struct mtp_place last;    // where the logits of the round's last row are
     bool verifying, drafting; // the main job has a draft row; the MTP job makes a draft
     bool catching_up;         // an MTP job that only brings the KV up
     int failure;              // of one of the jobs
@@ -86,6 +88,7 @@ void generation__end(struct generation *g, enum finish_reason reason);
 void generation__release(struct generation *g); // everything but the result
 
 /* engine.c */
-void engine__reap(struct engine *e); // releases what has ended
+uint32_t engine__borrow_lane(struct engine *e, struct generation *g); // until the round ends; LANE_NONE
+void engine__reap(struct engine *e);                                  // releases what has ended
 
 #endif

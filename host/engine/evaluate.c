@@ -54,7 +54,7 @@ static int run_chunk(struct engine *e, uint32_t lane, struct sequence *s, uint32
     if (!out->mtp_row || mtp_rows == 0) return 0;
 
     first = rows_before(s->mtp_done, mtp_rows, from);
-    job = sequence_mtp_job(s, first);
+    job = sequence_mtp_job(s, mtp_rows, first);
     rc = run_job(e, lane, &job, err);
     if (rc) return rc;
     for (uint32_t i = first; i < mtp_rows; i++)

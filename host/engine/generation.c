@@ -80,6 +80,38 @@ static void start_one(struct generation *g, const struct backend_job *job, enum 
 {
     int rc = lanes_start(g->engine->lanes, g->lane[0], job, LANE_NONE, &g->result.error);
     g->jobs = rc ? 0 : 1;
+    g->last = (struct mtp_place){g->lane[0], job->tokens - 1};
+    note_start(g, rc, part);
+}
+
+/* The lane on which a second chunk of the prompt follows the first, so that one is on the backend while the
+ * other is at the flock. LANE_NONE: one chunk a round, where overlap brings nothing or others need the time.
+ */
+static uint32_t second_lane(struct generation *g)
+{
+    struct engine *e = g->engine;
+    if (e->set.verify != MTP_TWO_LANES || e->decoding > 0) return LANE_NONE;
+    if (g->lane[1] != LANE_NONE) return g->lane[1];
+    if (g->borrowed == LANE_NONE) g->borrowed = engine__borrow_lane(e, g);
+    return g->borrowed;
+}
+
+/* A job of more rows than fit in one is two, the second close behind the first. */
+static void start_chunks(struct generation *g, const struct backend_job *job, enum round_part part)
+{
+    uint32_t chunk = g->engine->set.prefill_chunk;
+    if (job->tokens <= chunk) {
+        start_one(g, job, part);
+        return;
+    }
+    struct backend_job first = *job, second = sequence_job_behind(*job, chunk);
+    uint32_t lane = g->lane[1] != LANE_NONE ? g->lane[1] : g->borrowed;
+    first.tokens = first.logits_from = chunk;
+    start_one(g, &first, part);
+    if (g->failure) return;
+    int rc = lanes_start(g->engine->lanes, lane, &second, g->lane[0], &g->result.error);
+    if (!rc) g->jobs++;
+    g->last = (struct mtp_place){lane, second.tokens - 1};
     note_start(g, rc, part);
 }
 
@@ -90,9 +122,11 @@ void generation__begin_round(struct generation *g)
     g->verifying = g->drafting = g->catching_up = false;
     if (g->stage == STAGE_PREFILL) {
         uint32_t left = s->count - s->main_done;
-        g->rows = left < e->set.prefill_chunk ? left : e->set.prefill_chunk;
+        uint32_t most = e->set.prefill_chunk;
+        if (left > most && second_lane(g) != LANE_NONE) most *= 2;
+        g->rows = left < most ? left : most;
         struct backend_job job = sequence_main_job(s, g->rows, g->rows == left ? g->rows - 1 : g->rows);
-        start_one(g, &job, ROUND_MAIN);
+        start_chunks(g, &job, ROUND_MAIN);
     } else if (g->have_draft) {
         g->verifying = true;
         g->have_draft = false;
@@ -125,8 +159,8 @@ static void begin_mtp(struct generation *g)
         g->catching_up = true;
     }
     g->rows = sequence_mtp_rows(s);
-    struct backend_job job = sequence_mtp_job(s, g->drafting ? g->rows - 1 : g->rows);
-    start_one(g, &job, ROUND_MTP);
+    struct backend_job job = sequence_mtp_job(s, g->rows, g->drafting ? g->rows - 1 : g->rows);
+    start_chunks(g, &job, ROUND_MTP);
 }
 
 /* ---- what comes of them ---- */
@@ -204,7 +238,7 @@ static void after_prefill(struct generation *g)
     if (g->request.on_prefill) g->request.on_prefill(g->request.ctx, s->main_done, g->request.prompt_count);
     if (g->cancelled || s->main_done < s->count) return;
     g->stage = STAGE_DECODE;
-    take_row(g, g->lane[0], g->rows - 1, false);
+    take_row(g, g->last.lane, g->last.row, false);
 }
 
 static void after_decode(struct generation *g)
@@ -241,7 +275,7 @@ static void after_mtp(struct generation *g)
     struct backend *b = g->engine->backend;
     g->sequence.mtp_done += g->rows;
     if (!g->drafting) return;
-    g->draft = mtp_draft(b->ops->logits(b, g->lane[0], g->rows - 1), g->engine->model->config.vocab_size);
+    g->draft = mtp_draft(b->ops->logits(b, g->last.lane, g->last.row), g->engine->model->config.vocab_size);
     g->have_draft = g->draft >= 0;
     if (g->have_draft) return;
     error_set(&g->result.error, -EDOM,

@@ -122,18 +122,18 @@ static struct engine_settings settings(const struct engine_options *o, const str
 static int open_synthetic(struct engine *parts, const struct synthetic_options *o, struct error *err)
 {
     struct model_config c;
-    bool fp8;
-    int rc = synthetic_config_read(&c, &fp8, o->config, err);
+    struct synthetic_format format;
+    int rc = synthetic_config_read(&c, &format, o->config, err);
     if (!rc && o->experts && o->experts < c.top_k)
         rc = error_set(err, -EINVAL, "%u experts are held, but a token chooses %u", o->experts, c.top_k);
-    if (!rc) rc = synthetic_open(parts->opened, &c, fp8, o->config, err);
+    if (!rc) rc = synthetic_open(parts->opened, &c, format, o->config, err);
     if (rc) return rc;
     parts->opened->distinct_layers = o->layers;
     const struct model_config held =
         synthetic_flock_config(&c, o->layers ? o->layers : c.layers, o->experts ? o->experts : c.experts);
     parts->held = calloc(1, sizeof *parts->held);
     if (!parts->held) return error_set(err, -ENOMEM, "no memory for the flock's model");
-    return synthetic_open(parts->held, &held, fp8, o->config, err);
+    return synthetic_open(parts->held, &held, format, o->config, err);
 }
 
 int engine_open(struct engine **out, const struct engine_options *o, struct error *err)

@@ -49,12 +49,21 @@ uint32_t sequence_mtp_rows(const struct sequence *s)
     return end - s->mtp_done;
 }
 
-struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t logits_from)
+struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t rows, uint32_t logits_from)
 {
     return (struct backend_job){.kind = BACKEND_MTP,
                                 .seq = s->handle,
                                 .position = s->mtp_done,
-                                .tokens = sequence_mtp_rows(s),
+                                .tokens = rows,
                                 .ids = s->ids + s->mtp_done + 1,
                                 .logits_from = logits_from};
+}
+
+struct backend_job sequence_job_behind(struct backend_job job, uint32_t skip)
+{
+    job.position += skip;
+    job.ids += skip;
+    job.tokens -= skip;
+    job.logits_from -= skip;
+    return job;
 }

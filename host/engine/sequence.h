@@ -28,9 +28,11 @@ void sequence_push(struct sequence *s, int32_t id); // count < room
 /* The next rows of the main model; rows beyond `count` take what was put at ids[count] as a draft. */
 struct backend_job sequence_main_job(const struct sequence *s, uint32_t rows, uint32_t logits_from);
 
-/* Rows the MTP layer can catch up on, and the job that does; the last row drafts token `count` if all of the
- * main model's rows are caught up. */
+/* Rows the MTP layer can catch up on, and a job for the first `rows` of them; the last of all drafts token
+ * `count` if all of the main model's rows are caught up. */
 uint32_t sequence_mtp_rows(const struct sequence *s);
-struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t logits_from);
+struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t rows, uint32_t logits_from);
+/* The job that comes behind the first `skip` rows of one. */
+struct backend_job sequence_job_behind(struct backend_job job, uint32_t skip);
 
 #endif

@@ -33,7 +33,8 @@ struct synthetic {
     uint32_t pools;
 };
 
-int synthetic_config_read(struct model_config *out, bool *fp8, const char *path, struct error *err)
+int synthetic_config_read(struct model_config *out, struct synthetic_format *format, const char *path,
+                          struct error *err)
 {
     char file[4200];
     struct stat st;
@@ -42,7 +43,9 @@ int synthetic_config_read(struct model_config *out, bool *fp8, const char *path,
     snprintf(file, sizeof file, "%.4096s%s", path, folder ? "/config.json" : "");
     int rc = json_read(&root, file, MAX_CONFIG_BYTES, err);
     if (rc) return rc;
-    *fp8 = json_get(root, "quantization_config") != NULL;
+    const cJSON *quantization = json_get(root, "quantization_config");
+    const char *scales = quantization ? cJSON_GetStringValue(json_get(quantization, "scale_fmt")) : NULL;
+    *format = (struct synthetic_format){quantization != NULL, scales && !strcmp(scales, "ue8m0")};
     char *text = cJSON_PrintUnformatted(root);
     rc = text ? model_config_parse(out, text, strlen(text), file, err)
               : error_set(err, -ENOMEM, "%s: no memory", file);
@@ -160,14 +163,14 @@ static int make_checkpoint(struct synthetic *s, struct checkpoint **out, const c
     return rc;
 }
 
-int synthetic_open(struct model *out, const struct model_config *c, bool fp8, const char *name,
-                   struct error *err)
+int synthetic_open(struct model *out, const struct model_config *c, struct synthetic_format format,
+                   const char *name, struct error *err)
 {
     *out = (struct model){.config = *c};
     snprintf(out->dir, sizeof out->dir, "%s", name);
     struct synthetic *s = calloc(1, sizeof *s);
     if (!s) return error_set(err, -ENOMEM, "%s: no memory", name);
-    s->random = (struct random_model){.config = c, .seed = 1, .fp8 = fp8};
+    s->random = (struct random_model){.config = c, .seed = 1, .fp8 = format.fp8, .ue8m0 = format.ue8m0};
     int rc = random_model_list(&s->random);
     if (rc) error_set(err, rc, "%s: no memory for the list of tensors", name);
     if (!rc) rc = make_pools(s, name, err);

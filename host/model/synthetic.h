@@ -8,12 +8,18 @@
 
 #include "host/model/model.h"
 
-/* The shape and whether linear layers are fp8, from a config.json or the folder of one. */
-int synthetic_config_read(struct model_config *out, bool *fp8, const char *path, struct error *err);
+/* What quantization_config says: linear layers are fp8, with scales that are powers of two. */
+struct synthetic_format {
+    bool fp8, ue8m0;
+};
+
+/* Shape and format from a config.json or the folder of one. */
+int synthetic_config_read(struct model_config *out, struct synthetic_format *format, const char *path,
+                          struct error *err);
 
 /* A model of that shape; model_close() frees its memory. `name` stands in messages. */
-int synthetic_open(struct model *out, const struct model_config *c, bool fp8, const char *name,
-                   struct error *err);
+int synthetic_open(struct model *out, const struct model_config *c, struct synthetic_format format,
+                   const char *name, struct error *err);
 void synthetic_close(struct synthetic *s);
 
 #endif

@@ -153,14 +153,14 @@ static void expect_kv(const struct fake_seq *s, const int32_t *prompt, uint32_t 
 static const struct {
     bool mtp;
     enum mtp_verify verify;
-} modes[] = {{false, MTP_ONE_JOB}, {true, MTP_ONE_JOB}, {true, MTP_TWO_LANES}};
+} modes[] = {{false, MTP_ONE_JOB}, {true, MTP_ONE_JOB}, {true, MTP_TWO_LANES}, {false, MTP_TWO_LANES}};
 
 static void every_way_gives_the_plain_loops_tokens(void **state)
 {
     (void)state;
     static const uint32_t lengths[] = {1, 2, 3, 8, 17, 30}, chunks[] = {2, 3, 8, 64};
     uint32_t proposed = 0, accepted = 0;
-    for (size_t m = 0; m < 3; m++)
+    for (size_t m = 0; m < sizeof modes / sizeof *modes; m++)
         for (size_t c = 0; c < 4; c++)
             for (int kind = 0; kind < 3; kind++)
                 for (size_t p = 0; p < 6; p++) {
@@ -189,6 +189,39 @@ static void every_way_gives_the_plain_loops_tokens(void **state)
     assert_true(accepted > 500 && proposed - accepted > 500); // both paths were taken
 }
 
+/* A prompt's chunks go in pairs, each on a lane of its own and both at the same time; the MTP layer's
+ * likewise. */
+static void two_chunks_of_a_prompt_overlap(void **state)
+{
+    (void)state;
+    for (int mtp = 0; mtp < 2; mtp++) {
+        struct setup t = open_engine(3, 8, mtp, MTP_TWO_LANES);
+        int32_t prompt[40];
+        make_prompt(prompt, 40, 1);
+        struct sampling s = SAMPLING_GREEDY;
+        struct collected got = {0};
+        t.fake->slow = 3;
+        struct generation *g = start(t, prompt, 40, 1, &s, true, &got);
+        run_all(t);
+        assert_int_equal(generation_result(g)->reason, FINISH_LENGTH);
+        assert_int_equal(t.fake->most_at_once, 2);
+        uint32_t chunks = 0, lanes_seen[2] = {0};
+        for (uint32_t i = 0; i < t.fake->starts; i++) {
+            const struct fake_start *j = &t.fake->start[i];
+            if (j->kind != BACKEND_MAIN) continue;
+            assert_int_equal(j->position, 8 * chunks);
+            assert_true(j->lane < 2);
+            lanes_seen[j->lane]++;
+            chunks++;
+        }
+        assert_int_equal(chunks, 5);
+        assert_int_equal(lanes_seen[0], 3);
+        assert_int_equal(lanes_seen[1], 2);
+        generation_free(g);
+        close_engine(t);
+    }
+}
+
 static void verifying_on_two_lanes_overlaps(void **state)
 {
     (void)state;
@@ -207,7 +240,7 @@ static void several_at_once_do_not_touch_each_other(void **state)
 {
     (void)state;
     static const uint32_t lengths[6] = {5, 30, 1, 12, 22, 9};
-    for (size_t m = 0; m < 3; m++)
+    for (size_t m = 0; m < sizeof modes / sizeof *modes; m++)
         for (uint32_t lanes = 1; lanes <= 4; lanes++) {
             struct setup t = open_engine(lanes, 4, modes[m].mtp, modes[m].verify);
             if (lanes == 1) t.engine->set.verify = MTP_ONE_JOB;
@@ -228,7 +261,7 @@ static void several_at_once_do_not_touch_each_other(void **state)
                 assert_memory_equal(got[i].id, want, n * sizeof *want);
                 generation_free(g[i]);
             }
-            bool pairs = modes[m].verify == MTP_TWO_LANES && lanes > 1;
+            bool pairs = modes[m].mtp && modes[m].verify == MTP_TWO_LANES && lanes > 1;
             assert_int_equal(t.fake->most_at_once, pairs ? lanes / 2 * 2 : lanes);
             close_engine(t);
         }
@@ -308,7 +341,7 @@ static void what_ends_a_generation(void **state)
         {"callback says no at 9", 5, 20, 9, true, FINISH_STOP, 9},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (size_t m = 0; m < 3; m++) {
+        for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
             struct setup t = open_engine(2, 8, modes[m].mtp, modes[m].verify);
             int32_t prompt[FAKE_POSITIONS], want[FAKE_POSITIONS];
             make_prompt(prompt, cases[i].prompt, 3);
@@ -349,7 +382,7 @@ static void a_failure_is_one_generations_own(void **state)
         {SICK_ANSWER, 17, "answer is sick"},       {SICK_NAN, 18, "logits of position 18"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (size_t m = 0; m < 3; m++) {
+        for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
             struct setup t = open_engine(4, 4, modes[m].mtp, modes[m].verify);
             t.fake->sick_seq = 0;
             t.fake->sick_position = cases[i].position;
@@ -430,7 +463,7 @@ static void no_wait_is_without_end(void **state)
 static void cancelling_and_freeing_at_any_time(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < 3; m++) {
+    for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
         struct setup t = open_engine(4, 4, modes[m].mtp, modes[m].verify);
         struct sampling s = SAMPLING_GREEDY;
         int32_t prompt[10], want[30];
@@ -605,6 +638,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_gives_the_plain_loops_tokens),
+        cmocka_unit_test(two_chunks_of_a_prompt_overlap),
         cmocka_unit_test(verifying_on_two_lanes_overlaps),
         cmocka_unit_test(several_at_once_do_not_touch_each_other),
         cmocka_unit_test(a_long_prompt_does_not_stall_who_decodes),

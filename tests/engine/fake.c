@@ -135,10 +135,12 @@ static int start(struct backend *b, uint32_t lane, const struct backend_job *job
     assert(a->state == FAKE_FREE || a->state == FAKE_READY);
     assert(s->open && job->tokens > 0 && job->tokens <= f->max_tokens && job->logits_from <= job->tokens);
     assert(job->position + job->tokens <= s->capacity);
-    assert(job->position <= (job->kind == BACKEND_MAIN ? s->main_end + f->two_lanes : s->mtp_end));
+    uint32_t ahead = f->two_lanes ? f->max_tokens : 0; // of what is there: the job before is under way
+    assert(job->position <= (job->kind == BACKEND_MAIN ? s->main_end : s->mtp_end) + ahead);
     if (job->kind == BACKEND_MTP) {
         assert(job->position + job->tokens <= s->main_end);
-        assert(job->position + f->max_tokens >= s->main_end); // hidden states are kept for recent rows only
+        assert(job->position + f->max_tokens + ahead >=
+               s->main_end); // only recent rows' hidden states are kept
     }
     a->job = *job;
     if (is_sick(f, a, SICK_START)) {
