@@ -98,6 +98,7 @@ static int read_duck(struct flock_spec *s, uint32_t i, const cJSON *item, const 
         if (strcmp(s->duck[j].name, d->name) != 0) continue;
         return error_set(err, -EINVAL, "%s has the name of duck %u, '%s'", where, j, d->name);
     }
+    d->weighed = json_get(item, "weight") != NULL;
     rc = read_number(item, "weight", 1, &d->plan.weight, where, err);
     double memory = 0;
     if (rc == 0) rc = read_number(item, "memory_gb", 1e9, &memory, where, err);

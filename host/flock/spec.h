@@ -2,6 +2,7 @@
 #ifndef DUCKD_HOST_FLOCK_SPEC_H
 #define DUCKD_HOST_FLOCK_SPEC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,6 +15,7 @@
 struct spec_duck {
     char name[48];
     struct plan_duck plan; // weight and memory
+    bool weighed;          // the weight was given
 };
 
 struct flock_spec {

@@ -200,6 +200,93 @@ static void failed_program(void **state)
     free(w);
 }
 
+/* A multiplier that gets one bit wrong. */
+static void wrong_expert(const float *g, const float *u, float weight, size_t n, float *hs)
+{
+    fp9_scalar.expert(g, u, weight, n, hs);
+    uint32_t bits;
+    memcpy(&bits, hs + n / 2, sizeof bits);
+    bits ^= 1;
+    memcpy(hs + n / 2, &bits, sizeof bits);
+}
+
+static void unsound_duck(void **state)
+{
+    (void)state;
+    struct fp9_kernels wrong = fp9_scalar;
+    wrong.expert = wrong_expert;
+    for (int sound = 0; sound < 2; sound++) {
+        struct world *w = calloc(1, sizeof *w);
+        assert_non_null(w);
+        world_duck_kernels = sound ? &fp9_scalar : &wrong;
+        world_make(w, &shape, 1, 2, 1, 9);
+        world_duck_kernels = NULL;
+        world_host_start(w, 0, 1, 4, WIRE_BF16);
+        assert_int_equal(world_open(w, 0), sound);
+        struct error err = {""};
+        assert_int_equal(net_failure(&w->host[0].flock, &err), sound ? 0 : -EIO);
+        if (!sound) {
+            assert_non_null(strstr(err.text, "(world, 10.21.0.10"));
+            assert_non_null(strstr(err.text, "computes wrongly: its known-answer test gives"));
+            for (uint32_t i = 0; i < 2; i++) assert_int_equal(w->host[0].flock.duck[i].count.put_bytes, 0);
+        }
+        world_free(w);
+        free(w);
+    }
+}
+
+/* A duck that has not the memory for its part says so, with both numbers. */
+static void small_duck(void **state)
+{
+    (void)state;
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    size_t memory = world_duck_memory;
+    world_duck_memory = 4 << 20;
+    world_make(w, &shape, 1, 1, 4, 9);
+    world_duck_memory = memory;
+    world_host_start(w, 0, 1, 4, WIRE_BF16);
+    assert_false(world_open(w, 0));
+    struct error err = {""};
+    assert_int_equal(net_failure(&w->host[0].flock, &err), -ENOMEM);
+    unsigned long long needed = 0, there = 0;
+    const char *at = strstr(err.text, "has no memory for its part: ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "has no memory for its part: %llu bytes needed, %llu free", &needed, &there),
+                     2);
+    assert_true(needed > there && there > 0 && there < 4 << 20);
+    assert_int_equal(there, w->host[0].flock.duck[0].hello.memory_free);
+    world_free(w);
+    free(w);
+}
+
+/* Bandwidth becomes weight: what is near the median is equal to it, and a weight of the file stands. */
+static void weights_by_bandwidth(void **state)
+{
+    (void)state;
+    struct net_config config = {.ports = 1, .ducks = 5};
+    struct net_match match[5] = {{.port = 0}};
+    struct spec_duck duck[5] = {
+        {.plan.weight = 1}, {.plan.weight = 1}, {.plan.weight = 1}, {.plan.weight = 1}, {.plan.weight = 1}};
+    static const uint64_t gb[5] = {40, 45, 20, 43, 80};
+    struct net_flock f;
+    config.match = match;
+    assert_int_equal(net_flock_init(&f, &config, NULL), 0);
+    for (int i = 0; i < 5; i++) f.duck[i].hello.read_bytes_per_second = gb[i] * 1000000000;
+    net_weigh_ducks(&f, duck);
+    assert_true(duck[0].plan.weight == 1 && duck[1].plan.weight == 1 && duck[3].plan.weight == 1);
+    assert_true(duck[2].plan.weight == 20.0 / 43 && duck[4].plan.weight == 80.0 / 43);
+    for (int i = 0; i < 5; i++) duck[i].plan.weight = 1;
+    duck[4].weighed = true;
+    net_weigh_ducks(&f, duck);
+    assert_true(duck[2].plan.weight == 1);
+    duck[4].weighed = false;
+    f.duck[0].hello.read_bytes_per_second = 0; // one has not measured: nothing to compare
+    net_weigh_ducks(&f, duck);
+    assert_true(duck[2].plan.weight == 1);
+    net_flock_free(&f);
+}
+
 static bool all_closed(struct world *w, int host)
 {
     return net_all_reached(&w->host[host].flock, NET_CLOSED, NULL);
@@ -331,9 +418,12 @@ static void hostile_frames(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_bits),     cmocka_unit_test(paused_duck),    cmocka_unit_test(dead_duck),
-        cmocka_unit_test(restart),        cmocka_unit_test(second_host),    cmocka_unit_test(changed_weight),
-        cmocka_unit_test(hostile_frames), cmocka_unit_test(failed_program),
+        cmocka_unit_test(right_bits),     cmocka_unit_test(paused_duck),
+        cmocka_unit_test(dead_duck),      cmocka_unit_test(restart),
+        cmocka_unit_test(second_host),    cmocka_unit_test(changed_weight),
+        cmocka_unit_test(hostile_frames), cmocka_unit_test(unsound_duck),
+        cmocka_unit_test(small_duck),     cmocka_unit_test(weights_by_bandwidth),
+        cmocka_unit_test(failed_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ flock_file() {
             printf '"ducks": ['
             comma=
             for ((i = 1; i <= $3; i++)); do
-                printf '%s{"address": "10.21.%d.%d"}' "$comma" "$k" $((100 + i))
+                printf '%s{"address": "10.21.%d.%d", "weight": 1}' "$comma" "$k" $((100 + i))
                 comma=", "
             done
             echo "]}"

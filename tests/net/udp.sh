@@ -29,6 +29,13 @@ if timeout 20 "$build/duckd" generate -p x -n 1 --flock "$work/wrong" >/dev/null
 fi
 grep -q "3 of 3 ducks have not answered" "$work/wrong.log" || fail "a wrong key: $(cat "$work/wrong.log")"
 
+# No key at all: the same, and a warning.
+sed "s,\"key_file\": \"[^\"]*\"\,,,;s/\"find_ms\": 3000/\"find_ms\": 300/" "$work/flock" >"$work/keyless"
+if timeout 20 "$build/duckd" generate -p x -n 1 --flock "$work/keyless" >/dev/null 2>"$work/wrong.log"; then
+    fail "no key was taken"
+fi
+[ "$(grep -c "key is all zero" "$work/wrong.log")" -eq 1 ] || fail "no key: $(cat "$work/wrong.log")"
+
 # A duck dies in the middle of an answer: the others take over, and the text is the same.
 generation=(generate -p "hello there" -n 600 --ignore-eos --temperature 0)
 local_duckd "${generation[@]}" >"$work/local.txt"

@@ -10,6 +10,7 @@
 #define MS 1000000ull
 
 size_t world_duck_memory = (size_t)24 << 20;
+const struct fp9_kernels *world_duck_kernels;
 
 static void *must(void *p)
 {
@@ -174,8 +175,10 @@ static void duck_make(struct world *w, uint32_t i)
                                     .name = "world"};
     memset(d->platform.memory, 0, world_duck_memory);
     d->link = (struct link){.self = d, .recv = duck_recv, .send = duck_send, .state = duck_state};
-    struct duck_options o = {
-        .platform = &d->platform, .link = &d->link, .flock_key = {1, 2}, .kernels = fp9_select(NULL)};
+    struct duck_options o = {.platform = &d->platform,
+                             .link = &d->link,
+                             .flock_key = {1, 2},
+                             .kernels = world_duck_kernels ? world_duck_kernels : fp9_select(NULL)};
     d->duck = must(duck_start(&o));
 }
 

@@ -71,7 +71,8 @@ struct world {
     struct plan plan;
 };
 
-extern size_t world_duck_memory; // of each duck made from now on
+extern size_t world_duck_memory;                     // of each duck made from now on
+extern const struct fp9_kernels *world_duck_kernels; // likewise; NULL: the best for this CPU
 
 /* Ducks take turns over the ports. `shape` has one run per bank: all of its slices. */
 void world_make(struct world *w, const struct duck_shape *shape, uint32_t ports, uint32_t ducks,

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "duck/kat.h"
 #include "fp9/fp9_down.h"
 #include "host/flock/net/internal.h"
 #include "host/util/clock.h"
@@ -134,7 +135,7 @@ static void end_duck(const struct net_flock *f, struct net_duck *d)
     d->shape = (struct duck_shape){0};
     d->opened = (struct wire_opened){0};
     d->units = d->busy_ns = d->timer_ns = 0;
-    d->plan_asked = d->program_asked = false;
+    d->plan_asked = d->program_asked = d->computes_right = false;
     d->unit_asked = d->ping = 0;
     start_values(d);
 }
@@ -425,6 +426,17 @@ static int prepare_ports(struct net_flock *f)
     return f->lane ? 0 : -ENOMEM;
 }
 
+/* The known answer of this session. */
+static int prepare_kat(struct net_flock *f)
+{
+    void *memory = aligned_alloc(64, KAT_MEMORY);
+    if (!memory) return -ENOMEM;
+    memcpy(&f->kat.seed, f->nonce + sizeof f->session, sizeof f->kat.seed);
+    f->kat.hash = kat_hash(&fp9_scalar, memory, f->kat.seed);
+    free(memory);
+    return 0;
+}
+
 int net_flock_prepare(struct net_flock *f, const struct net_session *s, const uint8_t nonce[WIRE_NONCE],
                       struct error *err)
 {
@@ -446,7 +458,8 @@ int net_flock_prepare(struct net_flock *f, const struct net_session *s, const ui
     f->payload = f->payload / 32 * 32;
     if (f->payload < 512) return error_set(err, -EPROTO, "a duck takes only %u bytes a fragment", f->payload);
     for (f->slots = 1; f->slots < STEPS_PER_LANE * f->lanes;) f->slots *= 2;
-    int rc = prepare_plan(f);
+    int rc = prepare_kat(f);
+    if (!rc) rc = prepare_plan(f);
     if (rc) return error_set(err, rc, "no memory for the plan of %u ducks", f->ducks);
     f->block_tokens = s->max_tokens < f->config->step_tokens ? s->max_tokens : f->config->step_tokens;
     while (f->block_tokens > 1 && !block_fits(f, f->block_tokens)) f->block_tokens /= 2;

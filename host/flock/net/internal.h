@@ -38,6 +38,7 @@ void net__opened(struct net_duck *d, const struct wire_opened *o, uint64_t now);
 void net__refused(struct net_port *p, const struct net_peer *from, const struct wire_refused *r,
                   uint64_t now);
 void net__unit_hashes(struct net_duck *d, const uint8_t *payload, size_t length, uint64_t now);
+void net__kat(struct net_duck *d, const struct wire_kat *k, uint64_t now);
 void net__fault(struct net_duck *d, const struct wire_fault *f);
 void net__session_work(struct net_port *p, int goal, uint64_t now, uint64_t *deadline);
 

@@ -23,6 +23,7 @@
 #include "host/flock/net/config.h"
 #include "host/flock/net/manifest.h"
 #include "host/flock/plan.h"
+#include "host/flock/spec.h"
 #include "host/util/error.h"
 
 struct net_peer {
@@ -97,7 +98,7 @@ struct net_duck {
     // session
     uint64_t heard_ns, timer_ns, ping_ns, busy_ns;
     uint32_t ping, busy_remaining_ms;
-    bool plan_asked, program_asked;
+    bool plan_asked, program_asked, computes_right;
     uint32_t unit_asked; // hashes of units before this one are known
 
     // plan
@@ -204,6 +205,7 @@ struct net_flock {
     uint8_t *program;
     uint32_t program_length;
     uint64_t program_hash;
+    struct wire_kat kat; // what sound ducks answer in this session
 
     const struct plan *plan;
     uint32_t hidden, banks, lanes, slots, block_tokens, max_top_k, max_nodes, element_bytes;
@@ -262,6 +264,11 @@ bool net_all_reached(const struct net_flock *f, enum net_duck_state state, const
 /* The first failure, if there is one: rc and *err, else 0. */
 int net_failure(struct net_flock *f, struct error *err);
 void net_fail(struct net_flock *f, int rc, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Where the file gives no weights and all ducks have measured their memory: the bandwidth is the weight.
+ * Ducks near the median count as equal: what differs between two starts of the same machine must not move
+ * slices. */
+void net_weigh_ducks(const struct net_flock *f, struct spec_duck *duck);
 
 /* Which duck was lost, if that is the failure; else -1. */
 int net_lost(const struct net_flock *f);

@@ -56,6 +56,7 @@ static bool is_whole(const struct wire_header *h)
         [WIRE_DONE] = sizeof(struct wire_done),
         [WIRE_RESEND] = sizeof(struct wire_resend),
         [WIRE_FAULT] = sizeof(struct wire_fault),
+        [WIRE_KAT_REPLY] = sizeof(struct wire_kat),
     };
     return h->length >= smallest[h->type];
 }
@@ -86,6 +87,7 @@ static void inside(struct net_duck *d, const struct wire_header *h, const uint8_
         struct wire_step_ack step_ack;
         struct wire_done done;
         struct wire_fault fault;
+        struct wire_kat kat;
     } u;
     memcpy(&u, payload, h->length < sizeof u ? h->length : sizeof u);
     switch (h->type) {
@@ -112,6 +114,9 @@ static void inside(struct net_duck *d, const struct wire_header *h, const uint8_
         return;
     case WIRE_RESEND:
         net__step_resend(d, h->sequence, payload, h->length);
+        return;
+    case WIRE_KAT_REPLY:
+        net__kat(d, &u.kat, now);
         return;
     case WIRE_FAULT:
         net__fault(d, &u.fault);

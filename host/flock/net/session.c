@@ -13,6 +13,7 @@
 #define PING_EVERY (1000 * NET_MS)
 #define PING_AGAIN (200 * NET_MS) // when one has not been answered
 #define UNITS_EVERY (20 * NET_MS)
+#define KAT_EVERY (50 * NET_MS)
 #define PINGS_BEFORE_LOST 4u // unanswered ones: a host that slept itself does not lose its ducks
 #define RENEWED_MS 200u      // a lease that grew by more than this was renewed: its holder lives
 #define HASHES(payload) (((payload) - (uint32_t)sizeof(struct wire_unit_hashes)) / 8)
@@ -167,9 +168,11 @@ void net__refused(struct net_port *p, const struct net_peer *from, const struct 
         net__message(p, d, WIRE_DISCOVER, ++p->request, NULL, 0, false);
         return;
     case WIRE_NO_MEMORY:
-        net_fail(p->flock, -ENOMEM,
-                 "%s has no memory for %u steps of %u tokens beside its weights: %llu bytes needed",
-                 net_duck_name(d).s, p->flock->slots, p->flock->block_tokens, (unsigned long long)r->value);
+        net_fail(
+            p->flock, -ENOMEM,
+            "%s has no memory for %u steps of %u tokens beside its weights: %llu bytes needed, %llu there",
+            net_duck_name(d).s, p->flock->slots, p->flock->block_tokens, (unsigned long long)r->value,
+            (unsigned long long)d->hello.memory_free);
         return;
     case WIRE_BAD_VERSION:
         net_fail(p->flock, -EPROTO, "%s speaks version %llu of the protocol, this duckd speaks %u",
@@ -207,6 +210,13 @@ static void prepare_duck(struct net_duck *d, uint64_t now, uint64_t *deadline)
         if (net__put(d, WIRE_PROGRAM, 0, copy_of(f->program, f->program_length), f->program_length,
                      f->program_hash, 0))
             net_fail(f, -ENOMEM, "no memory to send the program");
+    } else if (!d->computes_right) {
+        if (now >= d->timer_ns) {
+            struct wire_kat ask = {.seed = f->kat.seed};
+            net__message(d->port, d, WIRE_KAT, ++d->port->request, &ask, sizeof ask, true);
+            d->timer_ns = now + KAT_EVERY;
+        }
+        net__sooner(deadline, d->timer_ns);
     } else if (!d->opened.plan_held) {
         if (d->plan_asked) return;
         d->plan_asked = true;
@@ -244,6 +254,21 @@ void net__unit_hashes(struct net_duck *d, const uint8_t *payload, size_t length,
     memcpy(d->unit_hash + h.first, payload + sizeof h, h.count * sizeof(uint64_t));
     d->unit_asked += h.count;
     if (h.units_held == 0) d->unit_asked = (uint32_t)d->units; // all the others are 0 as well
+    d->timer_ns = now;
+}
+
+void net__kat(struct net_duck *d, const struct wire_kat *k, uint64_t now)
+{
+    const struct wire_kat *right = &d->port->flock->kat;
+    if (atomic_load(&d->state) != NET_OPENED || k->seed != right->seed) return;
+    if (k->hash != right->hash) {
+        net_fail(d->port->flock, -EIO,
+                 "%s computes wrongly: its known-answer test gives %016llx where %016llx is right (memory, "
+                 "overclocking?)",
+                 net_duck_name(d).s, (unsigned long long)k->hash, (unsigned long long)right->hash);
+        return;
+    }
+    d->computes_right = true;
     d->timer_ns = now;
 }
 

@@ -22,6 +22,7 @@
 #define GUEST_OPEN_MS 10000u
 #define STEP_MS 60000u // a step that takes longer has failed, though its ducks still answer pings
 #define PROGRAM_MOST (1 << 20)
+#define STEPS_MEMORY ((uint64_t)384 << 20) // of a duck, at most; beside its weights
 
 struct net_transport {
     struct transport base;
@@ -135,6 +136,16 @@ static int not_found(struct net_flock *f, const struct net_duck *missing, struct
                      f->ducks, f->config->find_ms / 1e3, net_duck_name(missing).s);
 }
 
+/* A duck's own memory is a limit as well, less what steps and weights on their way need. */
+static void bound_memory(const struct net_flock *f, const struct flock_spec *spec)
+{
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        uint64_t unused = f->duck[i].hello.memory_free, *limit = &spec->duck[i].plan.memory_bytes;
+        unused -= unused / 8 < STEPS_MEMORY ? unused / 8 : STEPS_MEMORY;
+        if (unused && unused < *limit) *limit = unused;
+    }
+}
+
 static int find(struct transport **out, struct flock_spec *spec, const struct transport_ops *ops,
                 const struct net_backend *backend, struct error *err)
 {
@@ -143,6 +154,8 @@ static int find(struct transport **out, struct flock_spec *spec, const struct tr
     n->base.ops = ops;
     n->backend = backend;
     int rc = net_flock_init(&n->f, spec->net, err);
+    if (!rc && n->f.flock_key.k0 == 0 && n->f.flock_key.k1 == 0)
+        log_notice("the flock's key is all zero: whoever is on its network can command its ducks (key_file)");
     if (!rc) rc = backend->start(&n->running, &n->f, err);
     const struct net_duck *missing;
     if (!rc && !reach(&n->f, NET_FOUND, spec->net->find_ms, &missing)) rc = not_found(&n->f, missing, err);
@@ -150,11 +163,8 @@ static int find(struct transport **out, struct flock_spec *spec, const struct tr
         net_close(&n->base);
         return rc;
     }
-    for (uint32_t i = 0; i < n->f.ducks; i++) {
-        const struct wire_hello *h = &n->f.duck[i].hello;
-        if (h->memory_free && h->memory_free < spec->duck[i].plan.memory_bytes)
-            spec->duck[i].plan.memory_bytes = h->memory_free;
-    }
+    bound_memory(&n->f, spec);
+    net_weigh_ducks(&n->f, spec->duck);
     *out = &n->base;
     return 0;
 }
