@@ -109,6 +109,8 @@ static void print_json(const struct net_status *s, uint32_t count)
             print_text("cpu", h->cpu);
             print_text("firmware", h->firmware);
             print_text("held_by", h->holder_session ? holder : "");
+            printf(", \"session\": %" PRIu32 ", \"protocol\": %" PRIu32 ", \"boot_id\": %" PRIu64,
+                   h->holder_session, h->version, h->boot_id);
             printf(", \"cores\": %u, \"memory_total\": %" PRIu64 ", \"memory_free\": %" PRIu64
                    ", \"link_mbps\": %" PRIu32 ", \"read_bytes_per_second\": %" PRIu64
                    ", \"payload\": %" PRIu32,

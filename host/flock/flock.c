@@ -201,3 +201,11 @@ void flock_duck_stats(const struct flock *f, uint32_t duck, struct duck_stats *o
     f->transport->ops->stats(f->transport, duck, out);
     snprintf(out->name, sizeof out->name, "%s", f->spec.duck[duck].name);
 }
+
+bool flock_times(const struct flock *f, struct flock_times *out)
+{
+    *out = (struct flock_times){0};
+    if (!f->transport->ops->times) return false;
+    f->transport->ops->times(f->transport, out);
+    return true;
+}

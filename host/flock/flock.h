@@ -24,6 +24,17 @@ struct flock_options {
     enum wire_dtype activation, result; // on the wire; local ducks round the same way
 };
 
+/* What a duck on a network says of itself, and what its host counts of its frames. */
+struct duck_link_stats {
+    char address[24], firmware[24], cpu[48];
+    bool present; // false: lost, and not back yet
+    uint32_t cores, link_mbps;
+    uint64_t memory_total, memory_free, read_bytes_per_second;
+    uint64_t frames_in, bytes_in, frames_out, bytes_out; // out: to this duck alone
+    uint64_t asked_again, served_again, steps_repeated, chunks_repeated, duplicates, late;
+    uint64_t wait_ns; // steps waited in its queue
+};
+
 /* Counters of one duck; they prove where the work was done. */
 struct duck_stats {
     char name[48];
@@ -33,6 +44,18 @@ struct duck_stats {
     uint64_t expert_reads; // (expert, step) pairs computed
     uint64_t expert_bytes; // fp9 bytes read for them
     uint64_t compute_ns;
+    bool networked; // `link` is filled
+    struct duck_link_stats link;
+};
+
+/* Where the steps of a network flock spend their time, summed over steps (docs/flock.md), and the ducks' own
+ * times of their latest steps. */
+struct flock_times {
+    uint64_t steps;
+    uint64_t prepare_ns, send_ns, judge_wait_ns, fetch_ns, reduce_ns, judge_gap_ns;
+    uint32_t duck_p50_us, duck_p90_us, duck_max_us;
+    uint32_t session;  // its number
+    uint64_t sessions; // that were opened: more than one if ducks went or came
 };
 
 struct flock;
@@ -46,5 +69,7 @@ int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err);
 
 uint32_t flock_ducks(const struct flock *f);
 void flock_duck_stats(const struct flock *f, uint32_t duck, struct duck_stats *out);
+/* False: its ducks are in this process. */
+bool flock_times(const struct flock *f, struct flock_times *out);
 
 #endif

@@ -65,6 +65,7 @@ struct transport_ops {
      * whole. */
     void (*settle)(const struct transport *t);
     void (*stats)(const struct transport *t, uint32_t duck, struct duck_stats *out); // all but the name
+    void (*times)(const struct transport *t, struct flock_times *out);               // optional
 };
 
 /* Every transport's first member. */

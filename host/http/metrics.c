@@ -4,6 +4,7 @@
 
 #include "host/http/exchange.h"
 #include "host/http/handlers.h"
+#include "host/http/metrics_flock.h"
 #include "host/http/routes.h"
 #include "host/util/clock.h"
 
@@ -13,51 +14,11 @@ static void put(struct buffer *b, const char *name, const char *type, const char
                   value);
 }
 
-static void put_label(struct buffer *b, const char *text)
-{
-    for (; *text; text++) {
-        if (*text == '\\' || *text == '"') buffer_append(b, "\\", 1);
-        if (*text != '\n') buffer_append(b, text, 1);
-    }
-}
-
 static uint32_t running(const struct server *s)
 {
     uint32_t n = 0;
     for (const struct exchange *x = s->exchanges; x; x = x->next) n += x->prefill_total > 0;
     return n;
-}
-
-static void put_duck_family(struct buffer *b, const struct worker_figures *f, const char *name,
-                            const char *type, const char *help, double (*value)(const struct duck_stats *))
-{
-    buffer_printf(b, "# HELP duckd_duck_%s %s\n# TYPE duckd_duck_%s %s\n", name, help, name, type);
-    for (uint32_t i = 0; i < f->ducks; i++) {
-        buffer_printf(b, "duckd_duck_%s{duck=\"", name);
-        put_label(b, f->duck[i].name);
-        buffer_printf(b, "\"} %.15g\n", value(&f->duck[i]));
-    }
-}
-
-static double duck_steps(const struct duck_stats *d)
-{
-    return (double)d->steps;
-}
-static double duck_reads(const struct duck_stats *d)
-{
-    return (double)d->expert_reads;
-}
-static double duck_bytes(const struct duck_stats *d)
-{
-    return (double)d->expert_bytes;
-}
-static double duck_seconds(const struct duck_stats *d)
-{
-    return (double)d->compute_ns * 1e-9;
-}
-static double duck_weights(const struct duck_stats *d)
-{
-    return (double)d->weight_bytes;
 }
 
 static void put_all(struct buffer *b, struct server *s, const struct worker_figures *f)
@@ -87,11 +48,7 @@ static void put_all(struct buffer *b, struct server *s, const struct worker_figu
     put(b, "prefill_seconds_sum", "counter", "Times of prefill, added up.", n->prefill_ms_sum * 1e-3);
     put(b, "decode_seconds_sum", "counter", "Times of decoding, added up.", n->decode_ms_sum * 1e-3);
     put(b, "backend_memory_bytes", "gauge", "Backend: weights and KV.", (double)f->memory_bytes);
-    put_duck_family(b, f, "steps_total", "counter", "Steps answered.", duck_steps);
-    put_duck_family(b, f, "expert_reads_total", "counter", "Experts computed.", duck_reads);
-    put_duck_family(b, f, "expert_bytes_total", "counter", "Expert weights read, in bytes.", duck_bytes);
-    put_duck_family(b, f, "compute_seconds_total", "counter", "Time spent computing.", duck_seconds);
-    put_duck_family(b, f, "weight_bytes", "gauge", "Resident expert weights.", duck_weights);
+    metrics_flock(b, f);
 }
 
 void handle_metrics(struct connection *c, const char *rest)
@@ -125,7 +82,7 @@ static void put_ducks_json(struct buffer *b, const struct worker_figures *f)
                       "\"expert_bytes\":%llu,\"compute_s\":%.6f}",
                       (unsigned long long)d->slices, (unsigned long long)d->weight_bytes,
                       (unsigned long long)d->steps, (unsigned long long)d->expert_reads,
-                      (unsigned long long)d->expert_bytes, duck_seconds(d));
+                      (unsigned long long)d->expert_bytes, (double)d->compute_ns * 1e-9);
     }
     buffer_text(b, "]");
 }

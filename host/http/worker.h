@@ -25,6 +25,8 @@ struct worker_options {
 struct worker_figures {
     uint32_t ducks; // entries of `duck`
     struct duck_stats duck[WORKER_MAX_DUCKS];
+    bool networked; // `times` is filled
+    struct flock_times times;
     uint64_t memory_bytes; // backend: weights and KV
 };
 

@@ -21,6 +21,28 @@ for dtype in f32 bf16 fp8; do compare_logits flock --wire-activation $dtype; don
 grep -q "weights: 0 units sent" "$work/net.log" || fail "the third daemon has sent weights again"
 compare_text flock -p "hello there" -n 40 --temperature 0
 
+# What serve tells Prometheus of each duck and of the stages of a step, and a trace of both.
+listen=$((port % 20000 + 40000))
+"$build/duckd" serve --listen "127.0.0.1:$listen" --flock "$work/flock" >"$work/serve.log" 2>&1 &
+serve=$!
+pids+=("$serve")
+for ((n = 0; n < 200; n++)); do
+    if (exec 3<>"/dev/tcp/127.0.0.1/$listen" && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && cat <&3) >"$work/metrics" 2>/dev/null &&
+        grep -q "^duckd_ready 1" "$work/metrics"; then break; fi
+    sleep 0.1
+done
+kill "$serve"
+wait "$serve" || true
+for line in 'duck_present{duck="udp-2"} 1' 'duck_slices{duck="udp-0"} [1-9]' 'duck_received_frames_total{duck="udp-1"} [1-9]' \
+    "duck_info{duck=\"udp-0\",address=\"127.0.0.11:$port\",firmware=\"duck-linux" 'flock_stage_seconds_total{stage="judge_wait"} ' \
+    'flock_duck_compute_seconds{quantile="0.9"} ' 'flock_sessions_total 1'; do
+    grep -q "^duckd_$line" "$work/metrics" || fail "/metrics has no duckd_$line: $(cat "$work/metrics")"
+done
+net_duckd flock generate -p "hello there" -n 5 --trace "$work/trace" >/dev/null
+for name in prepare send judge_wait fetch reduce compute; do
+    grep -q "\"$name\"" "$work/trace" || fail "the trace has no $name"
+done
+
 # A wrong key: nobody answers, and that is said.
 (umask 077 && echo ffffffffffffffffffffffffffffffff >"$work/other_key")
 sed "s,$work/key,$work/other_key,;s/\"find_ms\": 3000/\"find_ms\": 500/" "$work/flock" >"$work/wrong"

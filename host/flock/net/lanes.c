@@ -5,6 +5,7 @@
 
 #include "host/flock/net/internal.h"
 #include "host/util/clock.h"
+#include "host/util/trace.h"
 
 #define WAIT_NS 1000000 // longest sleep of the engine thread: it looks for failures in between
 
@@ -96,6 +97,12 @@ static void count_times(struct net_flock *f, const struct net_slot *s)
     t->judge_wait_ns += between(sent, first);
     t->fetch_ns += between(first, last);
     t->reduce_ns += between(last, atomic_load_explicit(&s->reduced_ns, memory_order_relaxed));
+    trace_span(TRACE_FLOCK, s->lane, "prepare", s->begun_ns, s->published_ns, s->bank, 0, s->tokens);
+    trace_span(TRACE_FLOCK, s->lane, "send", s->published_ns, sent, s->bank, 0, s->tokens);
+    if (first > sent) trace_span(TRACE_FLOCK, s->lane, "judge_wait", sent, first, s->bank, 0, s->tokens);
+    trace_span(TRACE_FLOCK, s->lane, "fetch", first, last, s->bank, 0, s->tokens);
+    trace_span(TRACE_FLOCK, s->lane, "reduce", last,
+               atomic_load_explicit(&s->reduced_ns, memory_order_relaxed), s->bank, 0, s->tokens);
     if (f->last_done_ns) t->judge_gap_ns += between(f->last_done_ns, s->published_ns);
     if (last > f->last_done_ns) f->last_done_ns = last;
 }

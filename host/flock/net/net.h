@@ -19,7 +19,7 @@
 
 #include "duck/wire.h"
 #include "duck/wire_unit.h"
-#include "host/flock/mlp_step.h"
+#include "host/flock/flock.h"
 #include "host/flock/net/config.h"
 #include "host/flock/net/manifest.h"
 #include "host/flock/plan.h"
@@ -201,6 +201,7 @@ struct net_flock {
 
     struct siphash_key flock_key, key;
     uint32_t session, payload;
+    uint64_t sessions; // opened so far
     uint8_t nonce[WIRE_NONCE];
     uint8_t *program;
     uint32_t program_length;
@@ -311,6 +312,12 @@ bool net_settled(const struct net_flock *f);
 /* Waits until a worker has completed a step or for a millisecond: sleeping, or spinning if workers do too
  * (poll). */
 void net_wait(struct net_flock *f);
+
+/* ---- what has been counted (figures.c): engine thread ---- */
+
+void net_duck_figures(const struct net_duck *d, struct duck_stats *out);
+void net_flock_figures(const struct net_flock *f, struct flock_times *out);
+void net_say_figures(const struct net_flock *f); // with -v
 
 /* ---- the port's worker ---- */
 

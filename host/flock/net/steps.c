@@ -8,6 +8,7 @@
 
 #include "host/flock/net/internal.h"
 #include "host/util/clock.h"
+#include "host/util/trace.h"
 
 #define FIRST_ACK (10 * NET_MS) // usual times, before any was measured
 #define LEAST_ACK (2 * NET_MS)
@@ -275,6 +276,11 @@ void net__done(struct net_duck *d, uint32_t step, const struct wire_done *done, 
     if (r->acked_ns == 0) r->acked_ns = now;
     r->seen = r->plan.fragments;
     look_for_gap(r, now);
+    // Its own times, laid before the moment DONE came: when it began is known to a frame's way only.
+    const struct net_slot *s = slot_of(d->port->flock, step);
+    uint64_t computed = now - NET_US * done->send_us;
+    trace_span(TRACE_DUCK, d->index, "compute", computed - NET_US * done->compute_us, computed, s->bank, 0,
+               s->tokens);
     net__count(&d->count.steps, 1);
     net__count(&d->count.experts, done->experts);
     net__count(&d->count.expert_bytes, done->bytes);

@@ -54,59 +54,11 @@ static bool reach(struct net_flock *f, enum net_duck_state state, uint64_t ms,
     return true;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const uint32_t *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
-/* Where the time of a step goes, with -v. */
-static void say_times(const struct net_flock *f)
-{
-    const struct net_times *t = &f->times;
-    size_t n = 0;
-    uint32_t *us = malloc((size_t)f->ducks * NET_RECENT * sizeof *us);
-    for (uint32_t i = 0; us && i < f->ducks; i++) {
-        uint64_t steps = atomic_load(&f->duck[i].count.steps);
-        for (uint32_t k = 0; k < NET_RECENT && k < steps; k++)
-            us[n++] = atomic_load(&f->duck[i].recent_us[k]);
-    }
-    if (t->steps && n) {
-        qsort(us, n, sizeof *us, ascending);
-        double k = 1e3 * (double)t->steps;
-        log_detail("a step in us: prepare %.1f, send %.1f, judge_wait %.1f, fetch %.1f, reduce %.1f, "
-                   "judge_gap %.1f; "
-                   "duck p50 %u, p90 %u, max %u; %llu steps",
-                   (double)t->prepare_ns / k, (double)t->send_ns / k, (double)t->judge_wait_ns / k,
-                   (double)t->fetch_ns / k, (double)t->reduce_ns / k, (double)t->judge_gap_ns / k, us[n / 2],
-                   us[n * 9 / 10], us[n - 1], (unsigned long long)t->steps);
-    }
-    free(us);
-}
-
-/* Frames and losses, with -v. */
-static void say_counters(const struct net_flock *f)
-{
-    for (uint32_t i = 0; i < f->ducks; i++) {
-        const struct net_duck *d = &f->duck[i];
-        const struct net_counters *c = &d->count;
-        log_detail(
-            "%s: %llu frames in, %llu MB out alone, asked again %llu, served again %llu, steps repeated "
-            "%llu, chunks repeated %llu, duplicates %llu, late %llu",
-            net_duck_name(d).s, (unsigned long long)c->frames_in,
-            (unsigned long long)(c->bytes_out / 1000000), (unsigned long long)c->resend_asked,
-            (unsigned long long)c->resend_served, (unsigned long long)c->steps_repeated,
-            (unsigned long long)c->chunks_repeated, (unsigned long long)c->duplicates,
-            (unsigned long long)c->late);
-    }
-}
-
 static void net_close(struct transport *t)
 {
     struct net_transport *n = (struct net_transport *)t;
     if (atomic_load(&n->f.goal) == NET_RUN && !n->host) {
-        say_times(&n->f);
-        say_counters(&n->f);
+        net_say_figures(&n->f);
     }
     if (n->running || n->host) {
         net_set_goal(&n->f, NET_CLOSE);
@@ -221,6 +173,7 @@ static int open_session(struct net_transport *n, const struct plan *plan, struct
     uint64_t ms = (n->host ? GUEST_OPEN_MS : OPEN_MS) + 2 * (uint64_t)f->config->lease_ms;
     if (!reach(f, NET_READY, ms, &missing)) return not_open(f, missing, ms, err);
     net_set_goal(f, NET_RUN);
+    f->sessions++;
     log_detail("flock: %u ducks on %u ports, session %08x, %u bytes a fragment, steps of up to %u tokens",
                f->live, f->ports, f->session, f->payload, f->block_tokens);
     return 0;
@@ -388,15 +341,12 @@ static void net_settle(const struct transport *t)
 
 static void net_stats(const struct transport *t, uint32_t duck, struct duck_stats *out)
 {
-    const struct net_flock *f = &((const struct net_transport *)t)->f;
-    const struct net_duck *d = &f->duck[duck];
-    const struct net_counters *c = &d->count;
-    for (uint32_t i = 0; i < d->shape.runs; i++) out->slices += d->run[i].count;
-    out->weight_bytes = duck_core_bytes(&d->shape);
-    out->steps = atomic_load(&c->steps);
-    out->expert_reads = atomic_load(&c->experts);
-    out->expert_bytes = atomic_load(&c->expert_bytes);
-    out->compute_ns = 1000 * atomic_load(&c->compute_us);
+    net_duck_figures(&((const struct net_transport *)t)->f.duck[duck], out);
+}
+
+static void net_times_of(const struct transport *t, struct flock_times *out)
+{
+    net_flock_figures(&((const struct net_transport *)t)->f, out);
 }
 
 const struct transport_ops transport_udp = {
@@ -416,6 +366,7 @@ const struct transport_ops transport_udp = {
     .poll = net_transport_poll,
     .settle = net_settle,
     .stats = net_stats,
+    .times = net_times_of,
 };
 
 const struct transport_ops transport_dpdk = {
@@ -435,4 +386,5 @@ const struct transport_ops transport_dpdk = {
     .poll = net_transport_poll,
     .settle = net_settle,
     .stats = net_stats,
+    .times = net_times_of,
 };
