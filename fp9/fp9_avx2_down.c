@@ -156,18 +156,40 @@ static __attribute__((noinline)) void share_2(const struct share *h)
 
 /* ---- more pairs ---- */
 
-/* `pairs` neighbouring pairs with the decoded tiles of a quad: w (8 inputs, panels). */
-FP9__INLINE void some_pairs(const float *w, float scale, const float *hs, unsigned pairs,
-                            __m256 *const sums[])
+/* Neighbouring pairs of one expert and slice. */
+struct batch {
+    const float *w;        // the quad's decoded tiles: (8 inputs, panels)
+    const float *hs;       // of the first pair, 8 floats each
+    const uint32_t *token; // of each pair, and of those behind them
+    __m256 *sums;          // of token `first`, `panels` each
+    size_t first, panels;
+    float scale;
+};
+
+static inline __m256 *sums_of(const struct batch *b, uint32_t token)
 {
+    return b->sums + (token - b->first) * b->panels;
+}
+
+/* `pairs` of a batch; asks for the sums of PAIRS pairs that come `later`: those of a prefill step lie in L2,
+ * at addresses that only the router knows. */
+FP9__INLINE void some_pairs(const struct batch *b, unsigned pairs, const uint32_t *later)
+{
+    const float *w = b->w, *hs = b->hs;
     __m256 blk[PAIRS][FP9_QUAD];
+    FP9__UNROLL
+    for (unsigned q = 0; q < PAIRS; q++) {
+        const __m256 *next = sums_of(b, later[q]);
+        _mm_prefetch((const char *)next, _MM_HINT_T0);
+        _mm_prefetch((const char *)(next + FP9_QUAD / 2), _MM_HINT_T0);
+    }
     FP9__UNROLL
     for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
     for (unsigned p = 0; p < FP9_QUAD; p++) blk[q][p] = _mm256_setzero_ps();
-    _Pragma("GCC unroll 1") // unrolled, more would be live than there are registers
-        for (unsigned k = 0; k < 8; k++)
-    {
+    FP9__UNROLL
+    for (unsigned k = 0; k < 8; k++) {
         __m256 h[PAIRS];
+        __asm__ volatile("" ::: "memory"); // no load before its turn: all registers are taken
         FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) h[q] = _mm256_broadcast_ss(hs + 8 * q + k);
         FP9__UNROLL
@@ -177,47 +199,42 @@ FP9__INLINE void some_pairs(const float *w, float scale, const float *hs, unsign
             for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_fmadd_ps(wk, h[q], blk[q][p]);
         }
     }
-    __m256 s = _mm256_set1_ps(scale);
+    __m256 s = _mm256_set1_ps(b->scale);
     FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
-    for (unsigned p = 0; p < FP9_QUAD; p++) sums[q][p] = _mm256_fmadd_ps(s, blk[q][p], sums[q][p]);
+    for (unsigned q = 0; q < pairs; q++) {
+        __m256 *sum = sums_of(b, b->token[q]);
+        FP9__UNROLL
+        for (unsigned p = 0; p < FP9_QUAD; p++) sum[p] = _mm256_fmadd_ps(s, blk[q][p], sum[p]);
+    }
 }
 
 #define PAIRS_FUNCTION(Q)                                                                                    \
-    static __attribute__((noinline)) void pairs_##Q(const float *w, float scale, const float *hs,            \
-                                                    __m256 *const *sums)                                     \
+    static __attribute__((noinline)) void pairs_##Q(const struct batch *b, const uint32_t *later)            \
     {                                                                                                        \
-        some_pairs(w, scale, hs, Q, sums);                                                                   \
+        some_pairs(b, Q, later);                                                                             \
     }
 PAIRS_FUNCTION(1)
 PAIRS_FUNCTION(2)
 PAIRS_FUNCTION(3)
 
-typedef void pairs_fn(const float *w, float scale, const float *hs, __m256 *const *sums);
-
-/* One slice: its tiles decoded, then pairs in parts of three, the last of two; a single one only where there
- * is no more. The sums of a prefill step lie in L2, at addresses that only the router knows: a part asks for
- * those of the next one. */
-static void slice_many(const struct share *h, size_t s, const float *w, __m256 *first)
+/* One slice of an expert with PAIRS pairs or more: in parts of three, the last of two. */
+static void slice_many(const struct share *h, size_t s, const float *w, __m256 *sums)
 {
-    static pairs_fn *const size[PAIRS] = {pairs_1, pairs_2, pairs_3};
+    static void (*const size[PAIRS])(const struct batch *, const uint32_t *) = {pairs_1, pairs_2, pairs_3};
     const struct nest *n = h->nest;
-    const uint32_t *token = n->d->token;
-    const float *hs = n->d->hs + s * n->d->hs_stride;
-    float scale = h->scales[(h->column + 8 * s) / FP9_BLOCK];
-    __m256 *sums[PAIRS], *later[PAIRS];
-    size_t part = 0;
-    for (size_t q = h->from; q < h->to; q += part) {
-        size_t left = h->to - q;
+    struct batch b = {.w = w,
+                      .hs = n->d->hs + s * n->d->hs_stride + 8 * h->from,
+                      .token = n->d->token + h->from,
+                      .sums = sums,
+                      .first = n->token,
+                      .panels = n->panels,
+                      .scale = h->scales[(h->column + 8 * s) / FP9_BLOCK]};
+    for (size_t left = h->to - h->from, part; left > 0; left -= part) {
         part = left == 2 || left == 4 ? 2 : left < PAIRS ? left : PAIRS;
-        for (size_t i = 0; i < part; i++) sums[i] = first + (token[q + i] - n->token) * n->panels;
-        for (size_t i = 0; i < PAIRS; i++) {
-            size_t next = q + part + i < h->to ? q + part + i : h->from;
-            later[i] = first + (token[next] - n->token) * n->panels;
-            _mm_prefetch((const char *)later[i], _MM_HINT_T0);
-            _mm_prefetch((const char *)(later[i] + 2), _MM_HINT_T0);
-        }
-        size[part - 1](w, scale, hs + 8 * q, sums);
+        const uint32_t *later = left >= part + PAIRS ? b.token + part : b.token + left - PAIRS;
+        size[part - 1](&b, later);
+        b.hs += 8 * part;
+        b.token += part;
     }
 }
 
@@ -229,7 +246,9 @@ static void share_many(const struct share *h)
         size_t strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES, at = strip * QUAD_STRIP;
         size_t slot = fp9__strip_bytes(8 * n->d->slices, strip);
         for (unsigned p = 0; p < FP9_QUAD; p++) {
-            _mm_prefetch((const char *)(h->ahead + at + (FP9_QUAD * t + p) * FP9__TILE_BYTES), _MM_HINT_T0);
+            const uint8_t *ahead = h->ahead + at + p * slot;
+            _mm_prefetch((const char *)ahead, _MM_HINT_T0);
+            _mm_prefetch((const char *)(ahead + FP9__VECTOR + t * FP9__TILE_BYTES), _MM_HINT_T0);
             fp9__tile(h->quad + at + p * slot, t, w + FP9_LANES * p, FP9_LANES * FP9_QUAD);
         }
         slice_many(h, s, w, h->sums + (s - h->first) * n->width);
