@@ -17,6 +17,7 @@
 #include "duck/uefi/print.h"
 #include "duck/uefi/program_uefi.h"
 #include "duck/uefi/trap.h"
+#include "duck/uefi/watchdog.h"
 
 /* Where the arena lies: all free memory, one piece after the other, whatever holes there are between. */
 #define ARENA_ADDRESS ((uint64_t)0x400000000000)
@@ -127,6 +128,27 @@ static void read_options(const struct boot *b)
     if (!options.has_key) give_up("no flock key in the boot options");
 }
 
+/* Core 0 looks for frames: that it does is what the watchdog waits for. */
+static uint32_t watched_recv(void *self, struct datagram *out, uint32_t max)
+{
+    struct net *net = self;
+    watchdog_feed();
+    if (options.hang_after_s && clock_now() > (uint64_t)options.hang_after_s * 1000000000) cpu_stop();
+    return net->link.recv(net->link.self, out, max);
+}
+
+static uint32_t watched_send(void *self, struct datagram *d, uint32_t count)
+{
+    struct net *net = self;
+    return net->link.send(net->link.self, d, count);
+}
+
+static void watched_state(void *self, struct link_state *out)
+{
+    struct net *net = self;
+    net->link.state(net->link.self, out);
+}
+
 /* Frames in, results out, for ever. */
 static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
 {
@@ -149,8 +171,9 @@ static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
                  nic.mac[5]);
     net_init(&net, options.address ? &nic : &dhcp.nic, options.address, WIRE_DUCK_PORT);
     if (!options.address) dhcp_start(&dhcp, &nic, &platform, &net.address);
+    static const struct link link = {&net, watched_recv, watched_send, watched_state};
     struct duck_options o = {.platform = &platform,
-                             .link = &net.link,
+                             .link = &link,
                              .flock_key = siphash_key(options.key),
                              .kernels = fp9_select(NULL),
                              .needs_program = 1};
@@ -172,12 +195,15 @@ _Noreturn void kernel_main(struct boot *b)
     map_memory(b, tables);
     uint64_t tsc_hz = start_clock(&b->acpi);
     cores_calibrate_timer();
+    read_options(b);
+    watchdog_start(options.watchdog_s);
     cores_start_others(b, (uint64_t)(uintptr_t)paging.root, work);
     if (fp9_cpu_missing()) give_up(fp9_cpu_missing());
     if (arena_bytes < cores_count * (uint64_t)KAT_MEMORY) give_up("too little memory");
     atomic_store(&all_up, 1);
+    watchdog_feed();
     prepare(&cores[0]);
+    watchdog_feed();
     show_cores(b);
-    read_options(b);
     be_a_duck(b, tsc_hz);
 }

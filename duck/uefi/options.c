@@ -59,13 +59,25 @@ static int read_spin(struct options *o, const char *v, uint32_t n)
     return read_number(&v, end, 1000000000, &o->spin_us) || v != end ? -1 : 0;
 }
 
+static int read_watchdog(struct options *o, const char *v, uint32_t n)
+{
+    const char *end = v + n;
+    return read_number(&v, end, 600, &o->watchdog_s) || v != end ? -1 : 0;
+}
+
+static int read_hang(struct options *o, const char *v, uint32_t n)
+{
+    const char *end = v + n;
+    return read_number(&v, end, 1000000, &o->hang_after_s) || v != end ? -1 : 0;
+}
+
 static int read_word(struct options *o, const char *w, uint32_t n)
 {
     static const struct {
         const char *name;
         int (*read)(struct options *o, const char *v, uint32_t n);
-    } known[] = {
-        {"key=", read_key}, {"address=", read_address}, {"name=", read_name}, {"spin_us=", read_spin}};
+    } known[] = {{"key=", read_key},      {"address=", read_address},     {"name=", read_name},
+                 {"spin_us=", read_spin}, {"watchdog_s=", read_watchdog}, {"hang_after_s=", read_hang}};
     for (uint32_t i = 0; i < sizeof known / sizeof *known; i++) {
         uint32_t length = 0;
         while (known[i].name[length]) length++;
@@ -77,7 +89,7 @@ static int read_word(struct options *o, const char *w, uint32_t n)
 
 void options_read(struct options *o, const char *text)
 {
-    *o = (struct options){0};
+    *o = (struct options){.watchdog_s = OPTIONS_WATCHDOG_S};
     while (*text) {
         uint32_t n = 0;
         while (*text == ' ' || *text == '\t' || *text == '\r' || *text == '\n') text++;

@@ -11,6 +11,7 @@
 #include "duck/uefi/cores.h"
 #include "duck/uefi/cpu.h"
 #include "duck/uefi/print.h"
+#include "duck/uefi/watchdog.h"
 #include "duck/wire.h"
 
 static uint64_t uefi_now(void *self)
@@ -59,6 +60,7 @@ static void uefi_sleep(void *self, const _Atomic uint32_t *word, uint32_t seen, 
 {
     (void)self;
     cores_sleep(word, seen, ns);
+    watchdog_look();
 }
 
 static void uefi_wake(void *self, const _Atomic uint32_t *word)

@@ -8,6 +8,7 @@
 #include "duck/uefi/cores.h"
 #include "duck/uefi/cpu.h"
 #include "duck/uefi/trap.h"
+#include "duck/uefi/watchdog.h"
 #include "duck/wire.h"
 
 enum { TICK_NS = 20000000, PATIENCE = PROGRAM_TASK_NS / TICK_NS };
@@ -130,6 +131,7 @@ void user_interrupt(const struct trap *t)
     struct user *u = &core_self()->user;
     if (atomic_load(&the.state) != NO_FAULT) user_abandon(TEAM_CLOSED);
     if (t->vector != VECTOR_TIMER) return;
+    if (core_self()->index) watchdog_look();
     if (is_stuck(u)) fail(t, WIRE_FAULT_STUCK, "does not return");
     cores_tick(TICK_NS);
 }

@@ -49,10 +49,10 @@ machine() {
     pids+=($!)
 }
 
-# boot NAME NUMBER NIC CORES OPTIONS: a duck started without a network boot; UDP port base_port + NUMBER leads to it.
+# boot NAME NUMBER NIC CORES OPTIONS [ARGUMENT...]: a duck started without a network boot; UDP port base_port + NUMBER leads to it.
 boot() {
     machine "$1" "$4" 96 -kernel "$build/duck/BOOTX64.EFI" -append "name=$1 spin_us=200 $5" \
-        -netdev "user,id=n,hostfwd=udp:127.0.0.1:$((base_port + $2))-:21210" -device "$3,netdev=n,romfile="
+        -netdev "user,id=n,hostfwd=udp:127.0.0.1:$((base_port + $2))-:21210" -device "$3,netdev=n,romfile=" "${@:6}"
 }
 
 # wait_for NAME TEXT SECONDS: until the guest's log holds it.
