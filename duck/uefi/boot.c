@@ -108,6 +108,24 @@ static void find_acpi(void)
         }
 }
 
+static void find_screen(void)
+{
+    EFI_GUID guid = EFI_GRAPHICS_OUTPUT_PROTOCOL_GUID;
+    EFI_GRAPHICS_OUTPUT_PROTOCOL *gop = NULL;
+    if (services->LocateProtocol(&guid, NULL, (void **)&gop) != EFI_SUCCESS || !gop->Mode->Info) return;
+    const EFI_GRAPHICS_OUTPUT_MODE_INFORMATION *info = gop->Mode->Info;
+    if (info->PixelFormat != PixelRedGreenBlueReserved8BitPerColor &&
+        info->PixelFormat != PixelBlueGreenRedReserved8BitPerColor)
+        return;
+    uint64_t bytes = (uint64_t)info->PixelsPerScanLine * info->VerticalResolution * 4;
+    if (info->PixelsPerScanLine < info->HorizontalResolution || bytes > gop->Mode->FrameBufferSize) return;
+    boot.screen = (struct boot_screen){.address = gop->Mode->FrameBufferBase,
+                                       .bytes = bytes,
+                                       .width = info->HorizontalResolution,
+                                       .height = info->VerticalResolution,
+                                       .stride = info->PixelsPerScanLine};
+}
+
 /* The firmware's network drivers must let go of their devices: they would go on writing frames into memory
  * that is ours. */
 static void disconnect_nics(void)
@@ -181,6 +199,7 @@ EFI_STATUS efi_main(EFI_HANDLE image, EFI_SYSTEM_TABLE *st)
     EFI_STATUS s = look_at_image(image);
     if (s != EFI_SUCCESS) return fail("loaded image", s);
     find_acpi();
+    find_screen();
     s = reserve_memory();
     if (s != EFI_SUCCESS) return fail("memory", s);
     void *stack = boot_pool_take(&boot.pool, BOOT_STACK);

@@ -24,12 +24,19 @@ enum {
     BOOT_PROGRAM = 1 << 20,
 };
 
+/* What the firmware draws on; width 0: nothing that we can. */
+struct boot_screen {
+    uint64_t address, bytes;
+    uint32_t width, height, stride; // 32-bit pixels
+};
+
 struct boot {
     struct memory_map map; // as ExitBootServices accepted it
     struct acpi acpi;
     int acpi_found;
     uint64_t image, image_end;
     uint64_t low_page; // below 1 MiB, for starting cores
+    struct boot_screen screen;
     struct boot_pool pool;
     char options[BOOT_OPTIONS];
 };

@@ -1,10 +1,12 @@
-/* console.c: a 16550 UART, polled. A missing or stuck one is noticed and left alone. */
+/* console.c: a 16550 UART, polled, and the screen. A UART that is missing or stuck is noticed and left alone.
+ */
 #include "duck/uefi/console.h"
 
 #include <stdarg.h>
 
 #include "duck/uefi/cpu.h"
 #include "duck/uefi/print.h"
+#include "duck/uefi/screen.h"
 
 /* PC16550D data sheet, 8.0 (registers). */
 enum {
@@ -27,6 +29,7 @@ enum {
 
 static int is_there;
 static unsigned char busy;
+static struct screen screen;
 
 void console_start(void)
 {
@@ -40,6 +43,15 @@ void console_start(void)
     out8(UART_LCR, LCR_8N1);
     out8(UART_FCR, FCR_ENABLE_CLEAR);
     out8(UART_MCR, MCR_DTR_RTS);
+}
+
+void console_show(const struct boot_screen *s)
+{
+    screen = (struct screen){.pixels = (volatile uint32_t *)(uintptr_t)s->address,
+                             .width = s->width,
+                             .height = s->height,
+                             .stride = s->stride};
+    screen_start(&screen);
 }
 
 static void put(char c)
@@ -61,11 +73,11 @@ void say(const char *format, ...)
     va_start(args, format);
     print_va(line, sizeof line, format, args);
     va_end(args);
-    if (!is_there) return;
     // A core that died inside must not silence the others.
     for (int i = 0; __atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE) && i < LOCK_PATIENCE; i++) cpu_pause();
     for (const char *c = line; *c && is_there; c++) put(*c);
-    put('\r');
-    put('\n');
+    if (is_there) put('\r');
+    if (is_there) put('\n');
+    screen_line(&screen, line);
     __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
 }

@@ -40,6 +40,17 @@ static _Noreturn void give_up(const char *what)
     acpi_restart();
 }
 
+/* The screen may lie above 4 GiB, where nothing but RAM is mapped so far. */
+static void show_screen(const struct boot_screen *s)
+{
+    if (!s->width) return;
+    uint64_t start = s->address & ~(uint64_t)4095, end = (s->address + s->bytes + 4095) & ~(uint64_t)4095;
+    if (paging_map(&paging, start, start, end - start, PAGE_WRITE | PAGE_NO_EXECUTE | PAGE_UNCACHED)) return;
+    console_show(s);
+    say("duck %s, build %016lx, screen %u x %u", build_version, (unsigned long)build_hash, s->width,
+        s->height);
+}
+
 static void map_memory(const struct boot *b, void *tables)
 {
     enum { EXTENDED = 0x80000001, GIANT_PAGES = 1 << 26, MOST_PIECES = 128 };
@@ -58,6 +69,7 @@ static void map_memory(const struct boot *b, void *tables)
     write_msr(MSR_EFER, read_msr(MSR_EFER) | EFER_NXE);
     __asm__ volatile("mov %0, %%cr3" : : "r"(paging.root) : "memory");
     arena = (uint8_t *)ARENA_ADDRESS;
+    show_screen(&b->screen);
     say("memory: %lu MB, arena %lu MB in %u pieces, page tables %lu KB", memory_map_ram(&b->map) >> 20,
         arena_bytes >> 20, pieces, paging.used >> 10);
 }

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# boot.sh: from power-on to a duck that answers: all cores, right results, clock, NIC, address; a wrong key is not answered.
+# boot.sh: from power-on to a duck that answers: all cores, right results, clock, NIC, address, text on the screen; a wrong key
+# is not answered.
 # shellcheck source=tests/qemu/lib.sh
 . "$(dirname "$0")/lib.sh"
 start=$(date +%s%N)
-boot duck-1 1 virtio-net-pci 4 "key=$key colour=green"
+mkfifo "$work/monitor.in" "$work/monitor.out"
+boot duck-1 1 virtio-net-pci 4 "key=$key colour=green" -device VGA -chardev "pipe,id=m,path=$work/monitor" -mon chardev=m
+exec 7<>"$work/monitor.in" 8<>"$work/monitor.out"
 wait_for duck-1 "DHCP: have an address" 60
 ms=$((($(date +%s%N) - start) / 1000000))
 tr -d '\r' <"$work/duck-1.log" >"$work/said"
@@ -15,6 +18,13 @@ expect "option ignored: colour=green"
 answer=$("$build/tests/kat-print")
 [ "$(grep -c "^core [0-3]: APIC id [0-9]*, known answer $answer$" "$work/said")" -eq 4 ] ||
     fail "not four cores that compute $answer: $(grep "known answer" "$work/said")"
+
+echo "screendump $work/screen.ppm" >&7
+for ((i = 0; i < 100; i++)); do
+    "$build/tests/screen-read" "$work/screen.ppm" >"$work/screen" 2>/dev/null && break
+    sleep 0.1
+done
+grep -q "^ready: duck-1, [0-9]* ms after the clock started$" "$work/screen" || fail "the screen says: $(cat "$work/screen")"
 
 flock_file flock 1
 timeout 60 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/out.f32" --flock "$work/flock" -v 2>"$work/duckd.log" ||
