@@ -18,6 +18,21 @@ enum {
     BAR_PORTS = 1,
     BAR_TYPE_64 = 4,
     BAR_TYPE_MASK = 6,
+    STATUS_CAPABILITIES = 1 << 4,
+    CONFIG_STATUS = 0x06,
+    CONFIG_CAPABILITIES = 0x34,
+};
+
+/* PCI power management 1.2, 3.2; PCI Express base 5.0, 7.5.3.7: offsets into a capability. */
+enum {
+    CAPABILITY_POWER = 0x01,
+    POWER_CONTROL = 0x04,
+    POWER_STATE = 3,        // 0: D0, awake
+    POWER_EVENT = 1 << 15,  // cleared by writing it
+    WAKE_NS = 10 * 1000000, // 5.4: from D3hot
+    CAPABILITY_EXPRESS = 0x10,
+    EXPRESS_LINK_CONTROL = 0x10,
+    LINK_ASPM = 3,
 };
 
 static struct {
@@ -89,6 +104,40 @@ static int map_bars(struct paging *paging)
     }
     set_command(the.config, COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX, 0);
     return 0;
+}
+
+/* Where a capability begins; 0: the device has none of that kind. */
+static uint32_t find_capability(volatile uint8_t *c, uint8_t id)
+{
+    enum { MOST = 48 }; // that fit; a loop ends
+    if (!(c[CONFIG_STATUS] & STATUS_CAPABILITIES)) return 0;
+    uint32_t at = c[CONFIG_CAPABILITIES] & 0xfc;
+    for (int i = 0; at && i < MOST; i++, at = c[at + 1] & 0xfc)
+        if (c[at] == id) return at;
+    return 0;
+}
+
+/* The firmware's driver may have put the device to sleep when it let go. Waking up may reset it, so that it
+ * forgets its BARs: they are written again. */
+static void wake_up(volatile uint8_t *c)
+{
+    uint32_t at = find_capability(c, CAPABILITY_POWER), bar[BARS];
+    if (!at || !(config32(c, at + POWER_CONTROL) & POWER_STATE)) return;
+    for (uint32_t i = 0; i < BARS; i++) bar[i] = config32(c, CONFIG_BAR0 + 4 * i);
+    set_config32(c, at + POWER_CONTROL,
+                 config32(c, at + POWER_CONTROL) & ~(uint32_t)(POWER_STATE | POWER_EVENT));
+    clock_delay(WAKE_NS);
+    for (uint32_t i = 0; i < BARS; i++) set_config32(c, CONFIG_BAR0 + 4 * i, bar[i]);
+}
+
+/* A link that sleeps between frames costs latency, and there are RTL8125 that do not wake up (Linux r8169
+ * switches it off for that reason). It needs both ends: switching it off at ours suffices. */
+static void keep_link_awake(volatile uint8_t *c)
+{
+    uint32_t at = find_capability(c, CAPABILITY_EXPRESS);
+    if (!at) return;
+    at += EXPRESS_LINK_CONTROL;
+    set_config32(c, at, config32(c, at) & 0xffff & ~(uint32_t)LINK_ASPM); // the upper half is status
 }
 
 /* ---- struct nic_device ---- */
@@ -177,6 +226,8 @@ static const struct nic_driver *open_at(volatile uint8_t *c, const struct nic_dr
                                              device_write, device_memory, device_now};
     const char *why = "a BAR cannot be mapped";
     the.config = c;
+    wake_up(c);
+    keep_link_awake(c);
     if (map_bars(paging) == 0 && driver->open(out, &device, &why) == 0) return driver;
     say("%s: %s", driver->name, why);
     set_command(c, 0, COMMAND_MASTER);

@@ -53,8 +53,28 @@ struct message {
 enum { HEADER = offsetof(struct message, u) };
 
 /* PCI local bus 3.0, 6.1. */
-enum { PCI_ID = 0x00, PCI_COMMAND = 0x04, PCI_CLASS = 0x0a, PCI_BAR0 = 0x10, PCI_SUBSYSTEM = 0x2c };
-enum { CLASS_ETHERNET = 0x0200, COMMAND_WRITABLE = 0x0547 };
+enum {
+    PCI_ID = 0x00,
+    PCI_COMMAND = 0x04,
+    PCI_STATUS = 0x06,
+    PCI_CLASS = 0x0a,
+    PCI_BAR0 = 0x10,
+    PCI_SUBSYSTEM = 0x2c,
+    PCI_CAPABILITIES = 0x34,
+};
+enum { CLASS_ETHERNET = 0x0200, COMMAND_WRITABLE = 0x0547, COMMAND_MASTER = 4, STATUS_CAPABILITIES = 0x10 };
+
+/* Two capabilities: PCI power management 1.2, 3.2; PCI Express base 5.0, 7.5.3. */
+enum {
+    POWER = 0x40,
+    POWER_ID = 0x01,
+    POWER_CONTROL = POWER + 4,
+    POWER_STATE = 3,
+    EXPRESS = 0x50,
+    EXPRESS_ID = 0x10,
+    LINK_CONTROL = EXPRESS + 0x10,
+    LINK_ASPM = 3,
+};
 
 static struct {
     const struct nic_model *model;
@@ -66,6 +86,7 @@ static struct {
         uint8_t *at;
     } region[REGIONS];
     uint32_t regions;
+    int has_slept;          // since it has an address
     uint64_t in, lost, out; // frames
 } the;
 
@@ -77,9 +98,18 @@ static _Noreturn void fail(const char *what)
 
 /* ---- struct nic_bus ---- */
 
+static void bus_reject(void *self, const char *what)
+{
+    (void)self;
+    fprintf(stderr, "nic-pci: %s rejected: %s\n", the.model->name, what);
+    exit(3);
+}
+
 static uint8_t *bus_dma(void *self, uint64_t address, uint32_t bytes)
 {
     (void)self;
+    if (!(the.config[PCI_COMMAND] & COMMAND_MASTER))
+        bus_reject(NULL, "DMA before the device is a bus master");
     for (uint32_t i = 0; i < the.regions; i++)
         if (address >= the.region[i].address &&
             address + bytes <= the.region[i].address + the.region[i].bytes)
@@ -94,13 +124,6 @@ static void bus_sent(void *self, const uint8_t *frame, uint32_t bytes)
     if (send(the.wire, frame, bytes, 0) < 0 && errno != ECONNREFUSED && errno != EAGAIN) fail("wire");
 }
 
-static void bus_reject(void *self, const char *what)
-{
-    (void)self;
-    fprintf(stderr, "nic-pci: %s rejected: %s\n", the.model->name, what);
-    exit(3);
-}
-
 /* ---- configuration space ---- */
 
 static void put(uint32_t offset, uint32_t bytes, uint32_t value, uint32_t writable)
@@ -109,6 +132,7 @@ static void put(uint32_t offset, uint32_t bytes, uint32_t value, uint32_t writab
     memcpy(the.writable + offset, &writable, bytes);
 }
 
+/* Asleep, as the firmware's driver may have left it, and with a link that may sleep. */
 static void power_on(void)
 {
     static const struct nic_bus bus = {NULL, bus_dma, bus_sent, bus_reject};
@@ -119,6 +143,13 @@ static void power_on(void)
     put(PCI_CLASS, 2, CLASS_ETHERNET, 0);
     put(PCI_SUBSYSTEM, 4, (uint32_t)the.model->device << 16 | the.model->vendor, 0);
     put(PCI_BAR0 + 4 * the.model->bar, 4, 0, ~(the.model->bar_bytes - 1));
+    put(PCI_STATUS, 2, STATUS_CAPABILITIES, 0);
+    put(PCI_CAPABILITIES, 1, POWER, 0);
+    put(POWER, 2, EXPRESS << 8 | POWER_ID, 0);
+    put(POWER_CONTROL, 2, POWER_STATE, POWER_STATE);
+    put(EXPRESS, 4, 2 << 16 | EXPRESS_ID, 0); // an endpoint
+    put(LINK_CONTROL, 2, LINK_ASPM, 0x01ff);
+    the.has_slept = 0;
     the.model->power_on(&bus, 0, the.mac);
 }
 
@@ -129,12 +160,28 @@ static uint32_t config_read(uint32_t address, uint32_t bytes)
     return value;
 }
 
+/* Waking up from D3hot resets the function, BARs included, unless it says otherwise (No_Soft_Reset). OVMF
+ * wakes what it finds, then gives it its address; a driver of OVMF would put it to sleep again when it lets
+ * go, but there is none for this device: it goes to sleep by itself, once it has an address. */
 static void config_write(uint32_t address, uint32_t bytes, uint32_t value)
 {
+    uint32_t bar = PCI_BAR0 + 4 * the.model->bar, slept = the.config[POWER_CONTROL] & POWER_STATE;
     for (uint32_t i = 0; i < bytes && address + i < CONFIG_BYTES; i++) {
         uint8_t *c = &the.config[address + i], can = the.writable[address + i];
         *c = (uint8_t)((*c & ~can) | (value >> 8 * i & can));
     }
+    if (slept && !(the.config[POWER_CONTROL] & POWER_STATE)) memset(the.config + PCI_BAR0, 0, 24);
+    if (address == bar && value && value != UINT32_MAX && !the.has_slept) {
+        the.has_slept = 1;
+        the.config[POWER_CONTROL] |= POWER_STATE;
+    }
+}
+
+static void check_awake(void)
+{
+    if (the.config[POWER_CONTROL] & POWER_STATE) bus_reject(NULL, "registers of a device that sleeps");
+    if (the.config[LINK_CONTROL] & LINK_ASPM) // r8169 rtl_init_one
+        bus_reject(NULL, "registers behind a link that may sleep: there are devices that stop");
 }
 
 /* ---- QEMU's questions ---- */
@@ -209,11 +256,15 @@ static void serve(const struct message *m)
         break;
     case BAR_READ:
         offset = offset_of(m);
+        if (offset != UINT32_MAX) check_awake();
         answer(offset == UINT32_MAX ? UINT64_MAX : the.model->read(offset, m->u.bar.bytes), 8);
         break;
     case BAR_WRITE:
         offset = offset_of(m);
-        if (offset != UINT32_MAX) the.model->write(offset, m->u.bar.bytes, m->u.bar.value);
+        if (offset != UINT32_MAX) {
+            check_awake();
+            the.model->write(offset, m->u.bar.bytes, m->u.bar.value);
+        }
         answer(0, 8);
         the.model->transmit(UINT32_MAX);
         break;
