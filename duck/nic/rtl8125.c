@@ -25,7 +25,7 @@ static struct {
     uint32_t lent;             // frames the caller holds: the descriptors in front of rx_next
     uint32_t tx_next, tx_done; // free running; tx_done: sent by the device
     uint64_t rung_ns;          // when the doorbell was rung last
-    int dumping;               // a dump of counters was asked for
+    uint64_t dumps;            // of counters that were asked for
     uint16_t missed;           // as of the last dump
     uint32_t bad;              // as of the last dump
     struct nic_stats stats;
@@ -163,15 +163,17 @@ static int set_address(uint8_t mac[6], const char **why)
  * takes seconds. rge_set_phy_power, rge_ifmedia_upd. */
 static int start_phy(const char **why)
 {
-    uint16_t control, advertised, state = 0;
+    enum { WAKE_NS = 100 * MILLISECOND };
+    uint16_t control, advertised, state;
     uint64_t start = the.d.now(the.d.self);
     *why = "the PHY does not answer";
     set_bits(REG_PM, 1, PM_PLL_ALWAYS);
     if (phy_get(PHY_BMCR, &control)) return -1;
     int asleep = control & BMCR_POWER_DOWN || !(control & BMCR_NEGOTIATE);
     if (asleep && phy_set(PHY_BMCR, BMCR_NEGOTIATE)) return -1;
-    while ((state & PHY_STATE_MASK) != PHY_STATE_RUNS)
-        if (phy_get(PHY_STATE, &state) || the.d.now(the.d.self) - start > MUST_NS) return -1;
+    do { // rge goes on when it is in another state
+        if (phy_get(PHY_STATE, &state)) return -1;
+    } while ((state & PHY_STATE_MASK) != PHY_STATE_RUNS && the.d.now(the.d.self) - start < WAKE_NS);
     if (phy_get(PHY_ADVERTISE, &advertised)) return -1;
     if (!asleep && advertised & ADVERTISE_2500) return 0;
     if (phy_set(PHY_ADVERTISE, advertised | ADVERTISE_2500)) return -1;
@@ -364,42 +366,34 @@ static uint32_t rtl8125_mbps(void *self)
 }
 
 /* The device dumps its counters into memory. Nobody waits for that: a dump is taken when it is there, and the
- * next one is asked for. */
+ * next one is asked for. The first one, asked for when the device is opened, says what was counted before
+ * that: a reset does not clear the counters. */
 static void rtl8125_stats(void *self, struct nic_stats *out)
 {
     (void)self;
     int there = !(get(REG_TALLY_LOW, 4) & TALLY_DUMP);
-    if (the.dumping && there) {
+    if (the.dumps && there) {
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
         uint16_t missed = the.tally->rx_missed; // 16 bits that wrap around
         uint32_t bad = the.tally->rx_errors, lost = (uint16_t)(missed - the.missed);
-        the.stats.dropped += lost;
-        the.stats.errors += bad - the.bad - lost; // frames that are missed are errors, too
+        if (the.dumps > 1) {
+            the.stats.dropped += lost;
+            the.stats.errors += bad - the.bad - lost; // frames that are missed are errors, too
+        }
         the.missed = missed;
         the.bad = bad;
     }
     if (there) {
         set(REG_TALLY_HIGH, 4, (uint32_t)(the.tally_address >> 32));
         set(REG_TALLY_LOW, 4, (uint32_t)the.tally_address | TALLY_DUMP);
-        the.dumping = 1;
+        the.dumps++;
     }
     *out = the.stats;
 }
 
-/* The counters are not cleared by the reset: what they hold already is not ours. */
-static int skip_old_counters(const char **why)
-{
-    struct nic_stats none;
-    *why = "the counters are not dumped";
-    rtl8125_stats(NULL, &none);
-    if (wait_for(REG_TALLY_LOW, 4, TALLY_DUMP, 0, MUST_NS)) return -1;
-    the.missed = the.tally->rx_missed;
-    the.bad = the.tally->rx_errors;
-    return 0;
-}
-
 static int rtl8125_open(struct nic *out, const struct nic_device *d, const char **why)
 {
+    struct nic_stats none;
     memset(&the, 0, sizeof the);
     the.d = *d;
     *out = (struct nic){.mtu = 1500,
@@ -412,7 +406,8 @@ static int rtl8125_open(struct nic *out, const struct nic_device *d, const char 
     if (set_address(out->mac, why) || start_phy(why) || make_rings(why)) return -1;
     configure();
     start();
-    return skip_old_counters(why);
+    rtl8125_stats(NULL, &none);
+    return 0;
 }
 
 const struct nic_driver rtl8125_driver = {"rtl8125", REALTEK_VENDOR, {DEVICE_RTL8125, 0}, rtl8125_open};

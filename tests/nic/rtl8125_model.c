@@ -25,7 +25,7 @@ static struct {
     uint32_t told;         // transmit descriptors that a doorbell has shown, and that are not sent
     struct rtl8125_descriptor seen[RING_MOST]; // as they were when the doorbell was rung
     uint32_t sum[RING_MOST];                   // of their frames
-    struct rtl8125_tally tally;
+    struct rtl8125_tally tally, dumped;        // dumped: as the counters were when that was asked for
     uint32_t doorbells;
 } the;
 
@@ -165,7 +165,7 @@ static uint64_t model_read(uint32_t offset, uint32_t bytes)
         if (the.dumping && --the.dumping == 0) {
             uint64_t at = (uint64_t)get(REG_TALLY_HIGH, 4) << 32 | (get(REG_TALLY_LOW, 4) & ~63u);
             memcpy(dma(at, sizeof the.tally, "counters dumped to memory that is not the driver's"),
-                   &the.tally, sizeof the.tally);
+                   &the.dumped, sizeof the.tally);
             put(REG_TALLY_LOW, 4, get(REG_TALLY_LOW, 4) & ~(uint32_t)TALLY_DUMP);
         }
         return get(REG_TALLY_LOW, 4);
@@ -209,6 +209,7 @@ static void write_tally(uint32_t value)
     put(REG_TALLY_LOW, 4, value);
     if (!(value & TALLY_DUMP)) return;
     if (value & 63 & ~(uint32_t)TALLY_DUMP) reject("counters: address is not 64-byte aligned"); // 8169, 6.1
+    the.dumped = the.tally;
     the.dumping = BUSY_READS;
 }
 
