@@ -3,8 +3,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "host/backend/cpu/linear.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
+#define LARGE (4 * HUGE_PAGE) // from here on it matters that a matrix begins at a large page
 
 static size_t align64(size_t n)
 {
@@ -23,8 +27,10 @@ static int allocate(struct linear *l, enum linear_kind kind, size_t outputs, siz
     l->panels = (outputs + 7) / 8;
     l->panel_bytes = kind == LINEAR_FP9 ? fp9_panel_bytes(inputs) : (kind == LINEAR_BF16 ? 16 : 32) * inputs;
     size_t bytes = align64(l->panels * l->panel_bytes);
-    l->data = aligned_alloc(64, bytes);
+    size_t unit = bytes < LARGE ? 64 : HUGE_PAGE;
+    l->data = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
     if (!l->data) return error_set(err, -ENOMEM, "no memory for a weight matrix of %zu bytes", bytes);
+    if (unit == HUGE_PAGE) madvise(l->data, bytes, MADV_HUGEPAGE); // fewer TLB misses; else only slower
     memset(l->data, 0, bytes);
     return 0;
 }
