@@ -160,7 +160,7 @@ static __attribute__((noinline)) void share_2(const struct share *h)
 struct batch {
     const float *w;        // the quad's decoded tiles: (8 inputs, panels)
     const float *hs;       // of the first pair, 8 floats each
-    const uint32_t *token; // of each pair, and of those behind them
+    const uint32_t *token; // of each pair
     __m256 *sums;          // of token `first`, `panels` each
     size_t first, panels;
     float scale;
@@ -171,18 +171,11 @@ static inline __m256 *sums_of(const struct batch *b, uint32_t token)
     return b->sums + (token - b->first) * b->panels;
 }
 
-/* `pairs` of a batch; asks for the sums of PAIRS pairs that come `later`: those of a prefill step lie in L2,
- * at addresses that only the router knows. */
-FP9__INLINE void some_pairs(const struct batch *b, unsigned pairs, const uint32_t *later)
+/* The first `pairs` of a batch. */
+FP9__INLINE void some_pairs(const struct batch *b, unsigned pairs)
 {
     const float *w = b->w, *hs = b->hs;
     __m256 blk[PAIRS][FP9_QUAD];
-    FP9__UNROLL
-    for (unsigned q = 0; q < PAIRS; q++) {
-        const __m256 *next = sums_of(b, later[q]);
-        _mm_prefetch((const char *)next, _MM_HINT_T0);
-        _mm_prefetch((const char *)(next + FP9_QUAD / 2), _MM_HINT_T0);
-    }
     FP9__UNROLL
     for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
     for (unsigned p = 0; p < FP9_QUAD; p++) blk[q][p] = _mm256_setzero_ps();
@@ -209,18 +202,18 @@ FP9__INLINE void some_pairs(const struct batch *b, unsigned pairs, const uint32_
 }
 
 #define PAIRS_FUNCTION(Q)                                                                                    \
-    static __attribute__((noinline)) void pairs_##Q(const struct batch *b, const uint32_t *later)            \
+    static __attribute__((noinline)) void pairs_##Q(const struct batch *b)                                   \
     {                                                                                                        \
-        some_pairs(b, Q, later);                                                                             \
+        some_pairs(b, Q);                                                                                    \
     }
 PAIRS_FUNCTION(1)
 PAIRS_FUNCTION(2)
 PAIRS_FUNCTION(3)
 
-/* One slice of an expert with PAIRS pairs or more: in parts of three, the last of two. */
+/* One slice: pairs in parts of three, the last of two; a single one only where there is no more. */
 static void slice_many(const struct share *h, size_t s, const float *w, __m256 *sums)
 {
-    static void (*const size[PAIRS])(const struct batch *, const uint32_t *) = {pairs_1, pairs_2, pairs_3};
+    static void (*const size[PAIRS])(const struct batch *) = {pairs_1, pairs_2, pairs_3};
     const struct nest *n = h->nest;
     struct batch b = {.w = w,
                       .hs = n->d->hs + s * n->d->hs_stride + 8 * h->from,
@@ -231,8 +224,7 @@ static void slice_many(const struct share *h, size_t s, const float *w, __m256 *
                       .scale = h->scales[(h->column + 8 * s) / FP9_BLOCK]};
     for (size_t left = h->to - h->from, part; left > 0; left -= part) {
         part = left == 2 || left == 4 ? 2 : left < PAIRS ? left : PAIRS;
-        const uint32_t *later = left >= part + PAIRS ? b.token + part : b.token + left - PAIRS;
-        size[part - 1](&b, later);
+        size[part - 1](&b);
         b.hs += 8 * part;
         b.token += part;
     }
@@ -264,7 +256,7 @@ static const uint8_t *quad_of(const struct nest *n, const struct fp9_down_expert
 
 /* Adds expert e's part to the sums of slices [first, first + count). `next`: the quads read after it. */
 static void expert_slices(const struct nest *n, const struct fp9_down_expert *e, size_t first, size_t count,
-                          const uint8_t *next, __m256 *sums)
+                          const uint8_t *next)
 {
     struct share h = {.nest = n, .column = e->column, .first = first, .count = count};
     h.from = n->tokens == n->d->tokens ? e->pair : first_pair(n->d, e, n->token);
@@ -277,7 +269,7 @@ static void expert_slices(const struct nest *n, const struct fp9_down_expert *e,
         h.quad = quad_of(n, e, FP9_QUAD * i);
         h.ahead = later < end ? h.quad + distance * n->quad_bytes
                               : next + (later - end < end ? later - end : 0) * n->quad_bytes;
-        h.sums = sums + FP9_QUAD * i;
+        h.sums = n->sums + FP9_QUAD * i;
         h.scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
         share(&h);
     }
@@ -318,7 +310,7 @@ static unsigned add_nodes(const struct nest *n, size_t index, unsigned top, __m2
         bool stays = index >> level & 1 || level == top;
         add(stays ? sum : n->waiting + level * n->width, left, sum, n->width);
     }
-    if (level == 0 && top > 0 && sum != n->waiting) copy(n->waiting, sum, n->width);
+    if (level == 0 && top > 0) copy(n->waiting, sum, n->width);
     return level;
 }
 
@@ -329,16 +321,14 @@ static void pass(const struct nest *n, size_t chunk)
     unsigned top = fp9_subtree_level(d->first_slice, d->slices);
     for (size_t first = 0; first < d->slices; first += chunk) {
         size_t count = d->slices - first < chunk ? d->slices - first : chunk;
-        /* A left child alone in its chunk is summed where it waits. */
-        __m256 *sums = count == 1 && top > 0 && !((first - begin) & 1) ? n->waiting : n->sums;
-        zero(sums, count * n->width);
+        zero(n->sums, count * n->width);
         for (size_t e = 0; e < d->experts; e++) {
             bool more = e + 1 < d->experts;
             expert_slices(n, &d->expert[e], first, count,
-                          quad_of(n, &d->expert[more ? e + 1 : 0], more ? 0 : n->panels), sums);
+                          quad_of(n, &d->expert[more ? e + 1 : 0], more ? 0 : n->panels));
         }
         for (size_t s = first; s < first + count; s++) {
-            __m256 *sum = sums + (s - first) * n->width;
+            __m256 *sum = n->sums + (s - first) * n->width;
             if (add_nodes(n, s - begin, top, sum) < top) continue;
             store_subtree(n, subtree++, sum);
             begin = s + 1;
