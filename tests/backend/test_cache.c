@@ -1,5 +1,6 @@
 /* test_cache.c: what sequences remember: element formats, copies, recent hidden states. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <setjmp.h>
@@ -146,14 +147,48 @@ static void test_hidden_ring(void **state)
     kv_close(&copy);
 }
 
+/* Into one piece of bytes and back, in caches of other capacities. */
+static void test_image(void **state)
+{
+    (void)state;
+    for (int dtype = KV_F32; dtype <= KV_FP8; dtype++) {
+        struct kv_shape shape = shape_of((enum kv_dtype)dtype);
+        struct kv from, to;
+        struct error err = {""};
+        float row[KEY], a[KEY], b[KEY], key_a[DIM], key_b[DIM];
+        assert_int_equal(kv_open(&from, &shape, 100, &err), 0);
+        assert_int_equal(kv_open(&to, &shape, 21, &err), 0);
+        for (uint32_t p = 0; p < 30; p++)
+            for (uint32_t layer = 0; layer < shape.layers; layer++) {
+                for (uint32_t i = 0; i < KEY; i++) row[i] = (float)(p * 31 + layer * 7 + i);
+                write_position(&from, layer, p, row);
+            }
+        uint8_t *image = malloc(kv_image_bytes(&shape, 21)); // its exact size: a sanitizer sees more
+        assert_non_null(image);
+        kv_to_image(&from, 21, image);
+        kv_from_image(&to, 21, image);
+        for (uint32_t p = 0; p < 21; p++)
+            for (uint32_t layer = 0; layer < shape.layers; layer++) {
+                read_position(&from, layer, p, a, key_a);
+                read_position(&to, layer, p, b, key_b);
+                assert_memory_equal(a, b, sizeof a);
+                assert_memory_equal(key_a, key_b, sizeof key_a);
+            }
+        free(image);
+        kv_close(&from);
+        kv_close(&to);
+    }
+}
+
 static struct dtype_case dtypes[] = {
     {"f32", KV_F32, 0}, {"bf16", KV_BF16, 0x1p-8}, {"fp8", KV_FP8, 0x1p-4 * 1.01}};
 
 int main(void)
 {
     enum { CASES = sizeof dtypes / sizeof *dtypes };
-    struct CMUnitTest tests[CASES + 2] = {[CASES] = cmocka_unit_test(test_fp8_codes),
-                                          [CASES + 1] = cmocka_unit_test(test_hidden_ring)};
+    struct CMUnitTest tests[CASES + 3] = {[CASES] = cmocka_unit_test(test_fp8_codes),
+                                          [CASES + 1] = cmocka_unit_test(test_hidden_ring),
+                                          [CASES + 2] = cmocka_unit_test(test_image)};
     for (size_t i = 0; i < CASES; i++)
         tests[i] = (struct CMUnitTest){dtypes[i].name, test_dtype, NULL, NULL, &dtypes[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);

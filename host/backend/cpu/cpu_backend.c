@@ -145,6 +145,22 @@ static void cpu_seq_close(struct backend *base, backend_seq seq)
     b->seq[seq] = NULL;
 }
 
+static uint64_t cpu_kv_bytes(const struct backend *base, uint32_t positions)
+{
+    const struct cpu_backend *b = (const struct cpu_backend *)base;
+    return kv_image_bytes(&b->kv_shape, positions);
+}
+
+static void cpu_kv_save(struct backend *base, backend_seq seq, uint32_t positions, void *image)
+{
+    kv_to_image(self(base)->seq[seq], positions, image);
+}
+
+static void cpu_kv_load(struct backend *base, backend_seq seq, uint32_t positions, const void *image)
+{
+    kv_from_image(self(base)->seq[seq], positions, image);
+}
+
 static void cpu_copy_position(struct backend *base, backend_seq from, backend_seq to, uint32_t positions)
 {
     struct cpu_backend *b = self(base);
@@ -306,4 +322,7 @@ const struct backend_ops backend_cpu = {.name = "cpu",
                                         .cancel = cpu_cancel,
                                         .set_probe = cpu_set_probe,
                                         .copy_position = cpu_copy_position,
-                                        .memory_bytes = cpu_memory_bytes};
+                                        .memory_bytes = cpu_memory_bytes,
+                                        .kv_bytes = cpu_kv_bytes,
+                                        .kv_save = cpu_kv_save,
+                                        .kv_load = cpu_kv_load};

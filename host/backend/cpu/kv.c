@@ -247,6 +247,35 @@ void kv_copy(struct kv *to, const struct kv *from, uint32_t positions)
     }
 }
 
+uint64_t kv_image_bytes(const struct kv_shape *shape, uint32_t positions)
+{
+    uint64_t tiles = (positions + KV_TILE - 1) / KV_TILE;
+    return shape->layers * (positions * (uint64_t)row_size(shape) + tiles * tile_size(shape));
+}
+
+void kv_to_image(const struct kv *kv, uint32_t positions, uint8_t *image)
+{
+    size_t rows = positions * kv->row_bytes, tiles = (positions + KV_TILE - 1) / KV_TILE * kv->tile_bytes;
+    assert(positions <= kv->capacity);
+    for (uint32_t i = 0; i < kv->shape.layers; i++, image += rows + tiles) {
+        struct kv_layer l = kv_layer(kv, i);
+        memcpy(image, l.rows, rows);
+        memcpy(image + rows, l.tiles, tiles);
+    }
+}
+
+void kv_from_image(struct kv *kv, uint32_t positions, const uint8_t *image)
+{
+    size_t rows = positions * kv->row_bytes, tiles = (positions + KV_TILE - 1) / KV_TILE * kv->tile_bytes;
+    assert(positions <= kv->capacity);
+    for (uint32_t i = 0; i < kv->shape.layers; i++, image += rows + tiles) {
+        struct kv_layer l = kv_layer(kv, i);
+        memcpy(l.rows, image, rows);
+        memcpy(l.tiles, image + rows, tiles);
+    }
+    if (positions > kv->used) kv->used = positions;
+}
+
 float *kv_hidden_slot(struct kv *kv, uint32_t position)
 {
     size_t slot = position % kv->shape.recent;

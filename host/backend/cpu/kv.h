@@ -44,6 +44,11 @@ void kv_close(struct kv *kv);
 uint64_t kv_resident_bytes(const struct kv *kv);
 void kv_copy(struct kv *to, const struct kv *from, uint32_t positions); // same shape, positions fit in both
 
+/* KV of [0, positions) in one piece: per layer rows, then whole tiles. */
+uint64_t kv_image_bytes(const struct kv_shape *shape, uint32_t positions);
+void kv_to_image(const struct kv *kv, uint32_t positions, uint8_t *image);
+void kv_from_image(struct kv *kv, uint32_t positions, const uint8_t *image);
+
 struct kv_layer kv_layer(const struct kv *kv, uint32_t layer);
 void kv_write(const struct kv_layer *l, uint32_t position, const float *latent, const float *rope);
 void kv_write_index(const struct kv_layer *l, uint32_t position, const float *key);
