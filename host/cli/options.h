@@ -67,10 +67,10 @@ struct options {
     bool no_history;
 
     // who may ask, and how much at once
-    const char *listen, *api_keys, *model_name;
+    const char *listen, *api_keys, *model_name, *kv_dir;
     struct string_list cors;
     int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s,
-        kv_cache_mb;
+        kv_cache_mb, kv_dir_mb;
 
     const char *root; // doctor's
 

@@ -143,6 +143,8 @@ int session_load(struct session *s, struct error *err)
         .kv_dtype_set = o->kv_dtype >= 0,
         .lanes = s->lanes,
         .prefix_cache_bytes = s->kv_cache_bytes,
+        .kv_dir = s->kv_dir,
+        .kv_dir_bytes = s->kv_dir_bytes,
     };
     uint64_t start = clock_ns();
     int rc = engine_open(&s->engine, &e, err);

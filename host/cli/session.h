@@ -30,6 +30,8 @@ struct session {
     uint32_t lanes;           // 0: the engine's default
     uint64_t kv_cache_bytes;  // 0: none
     bool synthetic;           // random weights of the options' shape
+    const char *kv_dir;       // NULL: none
+    uint64_t kv_dir_bytes;
     struct engine *engine;    // NULL before session_load()
 };
 

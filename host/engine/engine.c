@@ -35,7 +35,8 @@ void engine_close(struct engine *e)
     for (struct generation *g = e->first; g; g = g->next) generation__end(g, FINISH_CANCELLED);
     engine__reap(e);
     lanes_close(e->lanes);
-    prefix_cache_close(e->prefixes);
+    prefix_cache_close(e->prefixes); // hands what it holds to the store
+    kv_store_close(e->store);
     free(e->owner);
     if (e->close_parts) e->close_parts(e);
     free(e);

@@ -34,6 +34,8 @@ struct engine_options {
     bool kv_dtype_set;
     uint32_t lanes, prefill_chunk; // 0: defaults
     uint64_t prefix_cache_bytes;   // KV of ended generations kept for those that begin alike; 0: none
+    const char *kv_dir;            // where KV outlives the process, behind the prefix cache; NULL: nowhere
+    uint64_t kv_dir_bytes;         // of files there
     uint32_t step_timeout_ms;      // longest wait for one step of ducks or backend; 0: default
 };
 

@@ -5,6 +5,7 @@
 
 #include "host/engine/drafts.h"
 #include "host/engine/engine.h"
+#include "host/engine/kv_store.h"
 #include "host/engine/lanes.h"
 #include "host/engine/mtp.h"
 #include "host/engine/prefix_cache.h"
@@ -35,6 +36,7 @@ struct engine {
     struct engine_settings set;
     struct lanes *lanes;
     struct prefix_cache *prefixes; // NULL: none
+    struct kv_store *store;        // behind it; NULL: none
     struct generation **owner;     // (lanes) who uses the lane
     struct generation *first;      // live generations in the order they were started
     bool in_step;
@@ -86,6 +88,10 @@ void generation__begin_round(struct generation *g);
 void generation__lane_done(struct generation *g, uint32_t lane, int rc, const struct error *err);
 void generation__end(struct generation *g, enum finish_reason reason);
 void generation__release(struct generation *g); // everything but the result
+
+/* kv_restore.c: files behind the prefix cache. */
+int engine__open_store(struct engine *e, const struct kv_store_options *o, struct error *err);
+void engine__restore(struct engine *e, const struct sequence *s); // a file's positions go into the cache
 
 /* engine.c */
 uint32_t engine__borrow_lane(struct engine *e, struct generation *g); // until the round ends; LANE_NONE

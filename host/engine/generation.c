@@ -60,6 +60,7 @@ int generation__admit(struct generation *g)
         return rc;
     }
     drafts_begin(&e->drafts, &g->drafts);
+    if (e->store) engine__restore(e, &g->sequence);
     if (e->prefixes) g->result.cached_tokens = prefix_cache_reuse(e->prefixes, &g->sequence, e->set.mtp);
     g->stage = STAGE_PREFILL;
     g->prefill_ns = clock_ns();

@@ -1,8 +1,11 @@
 /* open.c: an engine on a checkpoint: opens model, threads, flock and backend, and closes what it opened. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "duck/siphash.h"
 #include "host/backend/backend_cuda.h"
 #include "host/engine/engine_internal.h"
 #include "host/model/synthetic.h"
@@ -136,6 +139,34 @@ static int open_synthetic(struct engine *parts, const struct synthetic_options *
     return synthetic_open(parts->held, &held, format, o->config, err);
 }
 
+/* What makes KV useless to another process: other weights, another shape or another arithmetic. Files are
+ * told apart by name, size and time, as a restart must not read them all. */
+static uint64_t kv_identity(const struct engine_options *o, const struct engine *e)
+{
+    const struct model *m = e->model;
+    char path[4200], text[512];
+    static const struct siphash_key key = {1, 2};
+    uint64_t sum = 0;
+    int n =
+        snprintf(text, sizeof text, "%s %d %u %u %u %u %llu", e->backend->ops->name, e->set.mtp,
+                 o->kv_dtype_set ? o->kv_dtype + 1u : 0u, (unsigned)o->wire_activation,
+                 (unsigned)o->wire_result, m->config.layers, (unsigned long long)e->set.bytes_per_position);
+    sum ^= siphash(&key, text, (size_t)n);
+    for (uint32_t i = 0; i <= checkpoint_files(m->checkpoint); i++) {
+        struct stat st;
+        if (i < checkpoint_files(m->checkpoint))
+            snprintf(path, sizeof path, "%s", checkpoint_file(m->checkpoint, i));
+        else
+            snprintf(path, sizeof path, "%s/config.json", m->dir);
+        if (stat(path, &st)) continue;
+        const char *name = strrchr(path, '/');
+        n = snprintf(text, sizeof text, "%llx %s %lld %lld %ld", (unsigned long long)sum, name ? name : path,
+                     (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        sum = siphash(&key, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    }
+    return sum;
+}
+
 int engine_open(struct engine **out, const struct engine_options *o, struct error *err)
 {
     const char *spec = o->flock_spec ? o->flock_spec : "local";
@@ -172,6 +203,19 @@ int engine_open(struct engine **out, const struct engine_options *o, struct erro
     e->pool = parts.pool;
     e->flock = parts.flock;
     e->close_parts = close_parts;
+    if (o->kv_dir) {
+        const struct kv_store_options store = {.dir = o->kv_dir,
+                                               .budget_bytes = o->kv_dir_bytes,
+                                               .backend = e->backend,
+                                               .identity = kv_identity(o, e)};
+        rc = e->prefixes
+                 ? engine__open_store(e, &store, err)
+                 : error_set(err, -EINVAL, "%s: KV comes back through the KV cache, which is off", o->kv_dir);
+    }
+    if (rc) {
+        engine_close(e);
+        return rc;
+    }
     *out = e;
     return 0;
 }

@@ -18,6 +18,8 @@ struct prefix_cache {
     struct entry entry[MAX_ENTRIES + 1]; // (count) one more while room is being made
     uint32_t count;
     uint64_t budget, bytes_per_position, clock;
+    prefix_cache_drop_fn *on_drop; // may be NULL
+    void *ctx;
 };
 
 struct prefix_cache *prefix_cache_open(uint64_t budget_bytes, uint64_t bytes_per_position)
@@ -32,8 +34,22 @@ struct prefix_cache *prefix_cache_open(uint64_t budget_bytes, uint64_t bytes_per
 void prefix_cache_close(struct prefix_cache *c)
 {
     if (!c) return;
-    for (uint32_t i = 0; i < c->count; i++) sequence_close(&c->entry[i].sequence);
+    while (c->count) {
+        uint32_t oldest = 0;
+        for (uint32_t i = 1; i < c->count; i++)
+            if (c->entry[i].used < c->entry[oldest].used) oldest = i;
+        struct entry *e = &c->entry[oldest];
+        if (c->on_drop) c->on_drop(c->ctx, &e->sequence, e->conversation, true);
+        sequence_close(&e->sequence);
+        *e = c->entry[--c->count];
+    }
     free(c);
+}
+
+void prefix_cache_on_drop(struct prefix_cache *c, prefix_cache_drop_fn *fn, void *ctx)
+{
+    c->on_drop = fn;
+    c->ctx = ctx;
 }
 
 static uint64_t bytes(const struct prefix_cache *c, const struct entry *e)
@@ -70,12 +86,13 @@ static uint32_t common_prefix(const struct sequence *a, uint32_t a_count, const 
     return n;
 }
 
-uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, bool mtp)
+/* The entry that gives the most positions, c->count: none gives any. */
+static uint32_t best_entry(const struct prefix_cache *c, const struct sequence *s, bool mtp,
+                           uint32_t *positions)
 {
-    struct entry *best = NULL;
-    uint32_t most = 0;
+    uint32_t best = c->count, most = 0;
     for (uint32_t i = 0; i < c->count; i++) {
-        struct entry *e = &c->entry[i];
+        const struct entry *e = &c->entry[i];
         uint32_t n = common_prefix(&e->sequence, e->sequence.main_done, s, s->count);
         // The MTP layer's position t has seen token t + 1.
         if (mtp && n > 0) n--;
@@ -83,9 +100,24 @@ uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, bool mtp
         if (n >= s->count) n = s->count - 1;
         if (n <= most) continue;
         most = n;
-        best = e;
+        best = i;
     }
-    if (most < MIN_POSITIONS) return 0;
+    *positions = most < MIN_POSITIONS ? 0 : most;
+    return best;
+}
+
+uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, bool mtp)
+{
+    uint32_t most;
+    best_entry(c, s, mtp, &most);
+    return most;
+}
+
+uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, bool mtp)
+{
+    uint32_t most, index = best_entry(c, s, mtp, &most);
+    if (most == 0) return 0;
+    struct entry *best = &c->entry[index];
     best->used = ++c->clock;
     s->backend->ops->copy_position(s->backend, best->sequence.handle, s->handle, most);
     s->main_done = most;
@@ -104,6 +136,7 @@ static void make_room(struct prefix_cache *c)
             bool differ = spare && e->conversation != w->conversation;
             if (differ ? w->conversation : e->used < w->used) worst = i;
         }
+        if (c->on_drop) c->on_drop(c->ctx, &c->entry[worst].sequence, c->entry[worst].conversation, false);
         drop(c, worst);
     }
 }

@@ -26,6 +26,13 @@ uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, bool mtp
  * with positions from here. */
 void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continued);
 
+/* How many positions prefix_cache_reuse() would give. */
+uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, bool mtp);
+/* Is told of sequences that are given up for want of room, and of all that are left when the cache is closed
+ * (`closing`), the least recently used first. */
+typedef void prefix_cache_drop_fn(void *ctx, const struct sequence *s, bool conversation, bool closing);
+void prefix_cache_on_drop(struct prefix_cache *c, prefix_cache_drop_fn *fn, void *ctx);
+
 uint64_t prefix_cache_bytes(const struct prefix_cache *c);
 
 #endif

@@ -116,6 +116,31 @@ static void copy_position(struct backend *b, backend_seq from, backend_seq to, u
     z->mtp_end = positions < a->mtp_end ? positions : a->mtp_end;
 }
 
+static uint64_t kv_bytes(const struct backend *b, uint32_t positions)
+{
+    (void)b;
+    return (FAKE_LAYERS + 1) * (uint64_t)positions * sizeof(uint32_t);
+}
+
+static void kv_save(struct backend *b, backend_seq seq, uint32_t positions, void *image)
+{
+    const struct fake_seq *a = &fake_of(b)->seq[seq];
+    size_t bytes = positions * sizeof(uint32_t);
+    assert(a->open && positions <= a->main_end);
+    for (uint32_t l = 0; l < FAKE_LAYERS; l++) memcpy((char *)image + l * bytes, a->kv.main[l], bytes);
+    memcpy((char *)image + FAKE_LAYERS * bytes, a->kv.mtp, bytes);
+}
+
+static void kv_load(struct backend *b, backend_seq seq, uint32_t positions, const void *image)
+{
+    struct fake_seq *z = &fake_of(b)->seq[seq];
+    size_t bytes = positions * sizeof(uint32_t);
+    assert(z->open && positions <= z->capacity && z->main_end == 0);
+    for (uint32_t l = 0; l < FAKE_LAYERS; l++) memcpy(z->kv.main[l], (const char *)image + l * bytes, bytes);
+    memcpy(z->kv.mtp, (const char *)image + FAKE_LAYERS * bytes, bytes);
+    z->main_end = z->mtp_end = positions;
+}
+
 static void seq_close(struct backend *b, backend_seq seq)
 {
     struct fake *f = fake_of(b);
@@ -241,7 +266,10 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .poll = poll,
                                             .resume = resume,
                                             .logits = logits,
-                                            .cancel = cancel};
+                                            .cancel = cancel,
+                                            .kv_bytes = kv_bytes,
+                                            .kv_save = kv_save,
+                                            .kv_load = kv_load};
 
 /* ---- the flock ---- */
 

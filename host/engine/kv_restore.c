@@ -1,0 +1,32 @@
+/* kv_restore.c: between the prefix cache and its files: what the cache gives up is saved, what a prompt could
+ * use is brought back. */
+#include "host/engine/engine_internal.h"
+
+/* Positions more than the cache has, for which a file is read. */
+#define WORTH_READING 8u
+
+/* On the side of other work only conversations are saved, and none while another file is being written; when
+ * the engine closes, everything. */
+static void on_drop(void *ctx, const struct sequence *s, bool conversation, bool closing)
+{
+    struct engine *e = ctx;
+    if (conversation || closing) kv_store_save(e->store, s, conversation, closing);
+}
+
+int engine__open_store(struct engine *e, const struct kv_store_options *o, struct error *err)
+{
+    int rc = kv_store_open(&e->store, o, err);
+    if (!rc) prefix_cache_on_drop(e->prefixes, on_drop, e);
+    return rc;
+}
+
+void engine__restore(struct engine *e, const struct sequence *s)
+{
+    struct sequence kept;
+    bool conversation;
+    uint32_t have = prefix_cache_match(e->prefixes, s, e->set.mtp), all;
+    if (kv_store_find(e->store, s->ids, s->count, &all) < have + WORTH_READING) return;
+    if (all * e->set.bytes_per_position > e->set.prefix_cache_bytes) return; // the cache would not keep it
+    if (kv_store_load(e->store, s->ids, s->count, &kept, &conversation)) return;
+    prefix_cache_keep(e->prefixes, &kept, conversation);
+}
