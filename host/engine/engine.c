@@ -16,6 +16,7 @@ int engine__assemble(struct engine **out, const struct model *model, struct back
     e->model = model;
     e->backend = backend;
     e->set = *settings;
+    prefill_share_begin(&e->share, settings->cut_anywhere, settings->prefill_chunk);
     if (!e->set.clock) e->set.clock = clock_ns;
     e->owner = calloc(settings->lanes, sizeof(struct generation *));
     e->lanes = lanes_open(backend, flock, settings->lanes, settings->step_timeout_ms);
@@ -118,6 +119,7 @@ int engine_start(struct engine *e, struct generation **out, const struct generat
     g->limit = limit > r->prompt_count ? (uint32_t)limit : r->prompt_count + 1;
     g->result.prompt_tokens = r->prompt_count;
     g->started_ns = clock_ns();
+    g->turn = e->turns++;
 
     struct generation **last = &e->first;
     while (*last) last = &(*last)->next;
@@ -183,24 +185,46 @@ static void return_lane(struct engine *e, struct generation *g)
 /* What the round under way was, for the trace and for what drafts cost. */
 struct round {
     uint64_t began_ns;
-    uint32_t prefilling, with_drafts, without, rows;
+    uint32_t prefilling, prefill_rows, with_drafts, without, rows;
 };
+
+/* Whose prompt has waited longest for a part of a round. */
+static struct generation *next_prefill(struct engine *e, uint64_t before)
+{
+    struct generation *next = NULL;
+    for (struct generation *g = e->first; g; g = g->next)
+        if (g->stage == STAGE_PREFILL && g->turn < before && (!next || g->turn < next->turn)) next = g;
+    return next;
+}
+
+/* Prompts take turns, as many in a round as there is room for. */
+static void begin_prefill(struct engine *e, struct round *r)
+{
+    uint32_t room = prefill_share_rows(&e->share, e->decoding);
+    const uint64_t round = e->turns + 1;
+    for (struct generation *g; room > 0 && (g = next_prefill(e, round));) {
+        g->rows = prefill_share_cut(&e->share, g->sequence.count - g->sequence.main_done, room);
+        if (g->rows == 0) break;
+        g->turn = ++e->turns;
+        r->prefilling++;
+        generation__begin_round(g); // may make it two chunks
+        r->prefill_rows += g->rows;
+        room -= g->rows < room ? g->rows : room;
+    }
+    r->rows += r->prefill_rows;
+}
 
 static struct round begin_round(struct engine *e)
 {
     struct round r = {.began_ns = clock_ns()};
-    bool chunk = false;
     e->decoding = 0;
-    for (const struct generation *g = e->first; g; g = g->next) e->decoding += g->stage == STAGE_DECODE;
     for (struct generation *g = e->first; g; g = g->next) {
-        bool prefill = g->stage == STAGE_PREFILL;
-        if (g->stage != STAGE_DECODE && !prefill) continue;
-        if (prefill && e->decoding && chunk) continue; // its turn comes when those before it are through
-        chunk |= prefill;
+        if (g->stage != STAGE_DECODE) continue;
+        e->decoding++;
         generation__begin_round(g);
-        r.prefilling += prefill;
-        r.rows += prefill ? g->rows : 1u + g->verifying;
+        r.rows += 1u + g->verifying;
     }
+    begin_prefill(e, &r);
     return r;
 }
 
@@ -220,6 +244,7 @@ static void end_round(struct engine *e, struct round *r, uint64_t spent_ns)
                                         "round of prefill"};
     mixed |= r->with_drafts > 0 && r->without > 0;
     unsigned kind = r->prefilling ? 3 : mixed ? 2 : r->with_drafts ? 0 : 1;
+    prefill_share_measured(&e->share, e->decoding, r->prefill_rows, spent_ns);
     trace_span(TRACE_ENGINE, 0, names[kind], r->began_ns, clock_ns(), TRACE_NO_LAYER, 0, r->rows);
     if (kind < 2 && e->decoding > 0) drafts_measured(&e->drafts, e->decoding, kind == 0, spent_ns);
 }

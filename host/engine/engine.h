@@ -2,9 +2,9 @@
  *
  * Owns the backend, the flock and every sequence; one thread (the engine thread) makes all calls. Generations
  * are started and then advanced together by engine_step(), which runs one round of every active lane: a
- * decode step each, and one prefill chunk (a chunk each while nobody decodes), so that a long prompt does not
- * stall others. Generations beyond the lanes wait in order. Callbacks run inside engine_step(). Nothing a
- * generation does can fail another one. */
+ * decode step each, and as much of the prompts, which take turns, as keeps others from stalling
+ * (prefill_share.h). Generations beyond the lanes wait in order. Callbacks run inside engine_step(). Nothing
+ * a generation does can fail another one. */
 #ifndef DUCKD_HOST_ENGINE_ENGINE_H
 #define DUCKD_HOST_ENGINE_ENGINE_H
 

@@ -8,6 +8,7 @@
 #include "host/engine/kv_store.h"
 #include "host/engine/lanes.h"
 #include "host/engine/mtp.h"
+#include "host/engine/prefill_share.h"
 #include "host/engine/prefix_cache.h"
 #include "host/engine/sequence.h"
 #include "host/engine/synthetic_flock.h"
@@ -20,6 +21,7 @@ struct engine_settings {
     uint32_t lanes, prefill_chunk, step_timeout_ms;
     bool mtp;
     enum mtp_verify verify;
+    bool cut_anywhere;       // prompts may be cut into jobs of any size without changing a bit
     bool adapt;              // drop drafts that do not pay; false: always draft
     uint64_t (*clock)(void); // times rounds; NULL: clock_ns()
     uint64_t prefix_cache_bytes, bytes_per_position;
@@ -41,6 +43,8 @@ struct engine {
     struct generation *first;      // live generations in the order they were started
     bool in_step;
     struct drafts drafts;
+    struct prefill_share share;
+    uint64_t turns;                        // given to prompts, see generation.turn
     uint32_t decoding;                     // generations that decode in this round
     void (*close_parts)(struct engine *e); // model, pool, flock and backend, if the engine opened them
 };
@@ -67,9 +71,11 @@ struct generation {
     uint32_t lane[2];  // LANE_NONE where unused
     uint32_t borrowed; // a free lane for the second chunk of this round; LANE_NONE: none
 
+    uint64_t turn; // prompts take theirs in the order of this
+
     // the round under way
     enum round_part part;
-    uint32_t jobs, rows;
+    uint32_t jobs, rows;      // rows: of a prompt, set before generation__begin_round()
     struct mtp_place last;    // where the logits of the round's last row are
     bool verifying, drafting; // the main job has a draft row; the MTP job makes a draft
     bool catching_up;         // an MTP job that only brings the KV up

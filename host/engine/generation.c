@@ -123,9 +123,8 @@ void generation__begin_round(struct generation *g)
     g->verifying = g->drafting = g->catching_up = false;
     if (g->stage == STAGE_PREFILL) {
         uint32_t left = s->count - s->main_done;
-        uint32_t most = e->set.prefill_chunk;
-        if (left > most && second_lane(g) != LANE_NONE) most *= 2;
-        g->rows = left < most ? left : most;
+        if (g->rows == e->set.prefill_chunk && left > g->rows && second_lane(g) != LANE_NONE)
+            g->rows = left < 2 * g->rows ? left : 2 * g->rows;
         struct backend_job job = sequence_main_job(s, g->rows, g->rows == left ? g->rows - 1 : g->rows);
         start_chunks(g, &job, ROUND_MAIN);
     } else if (g->have_draft) {

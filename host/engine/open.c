@@ -92,6 +92,7 @@ static int open_backend(struct engine *e, const struct engine_options *o, const 
     if (!rc || ops == &backend_cpu || !is_automatic(o->backend)) return rc;
     log_notice("attention runs on the CPU: %s", err->text);
     e->set.verify = mtp_verify_policy(backend_cpu.name, local);
+    e->set.cut_anywhere = true;
     return backend_cpu.open(&e->backend, &options, err);
 }
 
@@ -114,7 +115,8 @@ static struct engine_settings settings(const struct engine_options *o, const str
                                 .mtp = o->mtp && c->mtp_layers > 0,
                                 .adapt = !o->mtp_always,
                                 .verify = mtp_verify_policy(backend, local)};
-    if (s.prefill_chunk < 2) s.prefill_chunk = 2; // a draft is verified as two rows of one job
+    s.cut_anywhere = strcmp(backend, backend_cpu.name) == 0; // see the numeric contract in backend.h
+    if (s.prefill_chunk < 2) s.prefill_chunk = 2;            // a draft is verified as two rows of one job
     s.prefix_cache_bytes = o->prefix_cache_bytes;
     s.bytes_per_position = position_bytes(o, c, s.mtp, backend);
     if (o->mtp && !s.mtp) log_notice("the model has no MTP layer: one token a round");

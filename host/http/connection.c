@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "host/http/access_log.h"
+#include "host/http/errand.h"
 #include "host/http/exchange.h"
 #include "host/http/routes.h"
 #include "host/util/clock.h"
@@ -228,7 +229,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     struct connection *c = stream->data;
     if (n == 0) return;
     if (n < 0) {
-        bool answered = !c->exchange && uv_stream_get_write_queue_size(stream) > 0;
+        bool answered = !c->exchange && !c->errand && uv_stream_get_write_queue_size(stream) > 0;
         if (n == UV_EOF && answered && !c->discarding) {
             c->close_after_write = true; // it only said that it has nothing more to ask
             read_on(c, false);
@@ -439,6 +440,8 @@ void connection_close(struct connection *c)
         access_log(c);
     }
     if (c->exchange) exchange_gone(c->exchange);
+    if (c->errand) errand_gone(c->errand);
+    c->errand = NULL;
     c->exchange = NULL;
     uv_close((uv_handle_t *)&c->tcp, on_closed);
 }

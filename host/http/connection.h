@@ -35,6 +35,7 @@ struct connection {
     char client[64];
     char request_id[40];
 
+    struct errand *errand;     // its body is being read; told by errand_gone()
     struct exchange *exchange; // answers later; told by exchange_gone() when the client leaves
     bool busy;                 // a request is being answered
     bool keep_alive, chunked, head_sent;

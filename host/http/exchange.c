@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/http/errand.h"
 #include "host/http/handlers.h"
-#include "host/http/request_body.h"
 #include "host/http/routes.h"
 #include "host/util/clock.h"
 
@@ -61,28 +61,39 @@ static void begin_stream(struct exchange *x)
     buffer_free(&b);
 }
 
-static void complete(struct connection *c, bool chat)
+static int read_completion(struct errand *e)
 {
-    struct server *s = c->server;
-    struct completion_request q = {.chat = chat};
-    struct api_problem p;
     cJSON *body = NULL;
-    int rc = check_state(s, &p);
-    if (!rc) rc = body_parse(&c->request, &body, &p);
-    if (!rc) rc = completion_read(s->o, body, &q, &p);
+    int rc = body_parse(&e->request, &body, &e->problem);
+    if (!rc) rc = completion_read(e->server->o, body, &e->completion, &e->problem);
     cJSON_Delete(body);
-    struct exchange *x = rc ? NULL : admit(c, &q);
-    if (!rc && !x) {
-        job_free(q.job);
-        rc = api_problem_set(&p, 500, NULL, NULL, "out of memory");
-    }
+    return rc;
+}
+
+static void begin(struct errand *e, int rc)
+{
+    struct connection *c = e->connection;
+    struct server *s = e->server;
+    if (!rc) rc = check_state(s, &e->problem); // it may have changed meanwhile
+    struct exchange *x = rc ? NULL : admit(c, &e->completion);
+    if (!rc && !x) rc = api_problem_set(&e->problem, 500, NULL, NULL, "out of memory");
     if (rc) {
-        api_reply_problem(c, &p);
+        api_reply_problem(c, &e->problem);
         return;
     }
+    e->completion.job = NULL; // the exchange's
     if (x->stream) begin_stream(x);
     worker_submit(s->worker, x->job);
     if (!x->connection) worker_cancel(s->worker, x->job); // it left while the head was written
+}
+
+static void complete(struct connection *c, bool chat)
+{
+    struct api_problem p;
+    if (check_state(c->server, &p))
+        api_reply_problem(c, &p);
+    else
+        errand_run(c, chat, read_completion, begin);
 }
 
 void handle_chat(struct connection *c, const char *rest)

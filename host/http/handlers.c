@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "host/http/errand.h"
 #include "host/http/page_html.h"
-#include "host/http/request_body.h"
 #include "host/http/routes.h"
 #include "host/util/clock.h"
 #include "host/util/log.h"
@@ -112,23 +112,30 @@ static int tokenize(const struct http_options *o, const cJSON *body, struct ids 
     return 0;
 }
 
+static int read_text(struct errand *e)
+{
+    cJSON *body = NULL;
+    int rc = body_parse(&e->request, &body, &e->problem);
+    if (!rc) rc = tokenize(e->server->o, body, &e->ids, &e->problem);
+    cJSON_Delete(body);
+    return rc;
+}
+
+static void reply_ids(struct errand *e, int rc)
+{
+    if (rc) {
+        api_reply_problem(e->connection, &e->problem);
+        return;
+    }
+    struct buffer b = {0};
+    buffer_text(&b, "{\"tokens\":[");
+    for (size_t i = 0; i < e->ids.count; i++) buffer_printf(&b, i ? ",%d" : "%d", e->ids.id[i]);
+    buffer_printf(&b, "],\"count\":%zu}", e->ids.count);
+    api_reply_json(e->connection, 200, &b);
+}
+
 void handle_tokenize(struct connection *c, const char *rest)
 {
     (void)rest;
-    struct api_problem p;
-    struct ids ids = {0};
-    cJSON *body = NULL;
-    int rc = body_parse(&c->request, &body, &p);
-    if (!rc) rc = tokenize(c->server->o, body, &ids, &p);
-    cJSON_Delete(body);
-    if (rc) {
-        api_reply_problem(c, &p);
-    } else {
-        struct buffer b = {0};
-        buffer_text(&b, "{\"tokens\":[");
-        for (size_t i = 0; i < ids.count; i++) buffer_printf(&b, i ? ",%d" : "%d", ids.id[i]);
-        buffer_printf(&b, "],\"count\":%zu}", ids.count);
-        api_reply_json(c, 200, &b);
-    }
-    ids_free(&ids);
+    errand_run(c, false, read_text, reply_ids);
 }

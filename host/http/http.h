@@ -1,9 +1,9 @@
 /* http.h: `duckd serve`: an OpenAI-compatible HTTP server around one engine.
  *
  * Two threads. The main thread runs libuv: sockets, HTTP, JSON, timers, signals; it never computes for the
- * model. The engine thread (worker.h) opens the engine, owns it and advances generations. They share jobs
- * (job.h) under one mutex and wake each other; nothing a client sends, and no way a client leaves, can end
- * the process or hold up another client. */
+ * model, and has large bodies read by libuv's pool (errand.h). The engine thread (worker.h) opens the engine,
+ * owns it and advances generations. They share jobs (job.h) under one mutex and wake each other; nothing a
+ * client sends, and no way a client leaves, can end the process or hold up another client. */
 #ifndef DUCKD_HOST_HTTP_HTTP_H
 #define DUCKD_HOST_HTTP_HTTP_H
 

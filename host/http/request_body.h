@@ -24,8 +24,8 @@ int completion_read(const struct http_options *o, const cJSON *body, struct comp
 /* Text of a message: a string, or an array of text parts joined in *joined. NULL: there is none. */
 const char *body_content(const cJSON *content, struct buffer *joined, bool *wrong);
 /* messages -> token ids (messages.c); fills chat->messages for the time being. */
-int messages_encode(const struct http_options *o, const cJSON *body, struct chat_request *chat, struct ids *out,
-                    struct api_problem *p);
+int messages_encode(const struct http_options *o, const cJSON *body, struct chat_request *chat,
+                    struct ids *out, struct api_problem *p);
 /* tools and tool_choice -> *chat, which points into the body afterwards (request_tools.c). */
 int tools_read(const cJSON *body, struct chat_request *chat, struct api_problem *p);
 /* The parser of the calls that the answer may hold, as j->tools. */

@@ -46,7 +46,8 @@ static int check_tools(const cJSON *tools, struct api_problem *p)
     return 0;
 }
 
-static int read_named(const cJSON *choice, const cJSON *tools, struct chat_request *chat, struct api_problem *p)
+static int read_named(const cJSON *choice, const cJSON *tools, struct chat_request *chat,
+                      struct api_problem *p)
 {
     const cJSON *tool;
     const char *name = function_name(choice);
@@ -65,7 +66,8 @@ static int read_named(const cJSON *choice, const cJSON *tools, struct chat_reque
                            "tool_choice names '%.64s', which is no tool", name);
 }
 
-static int read_choice(const cJSON *body, const cJSON *tools, struct chat_request *chat, struct api_problem *p)
+static int read_choice(const cJSON *body, const cJSON *tools, struct chat_request *chat,
+                       struct api_problem *p)
 {
     const cJSON *choice = cJSON_GetObjectItemCaseSensitive(body, "tool_choice");
     const char *word = cJSON_IsString(choice) ? choice->valuestring : NULL;

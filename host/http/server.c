@@ -53,7 +53,7 @@ static void close_all(struct server *s)
 
 static bool all_said(const struct server *s)
 {
-    if (s->outstanding) return false;
+    if (s->outstanding || s->errands) return false;
     for (const struct connection *c = s->connections; c; c = c->next)
         if (uv_stream_get_write_queue_size((const uv_stream_t *)&c->tcp) > 0) return false;
     return true;

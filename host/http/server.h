@@ -37,6 +37,7 @@ struct server {
     uint32_t connection_count;
     struct exchange *exchanges; // running or waiting
     uint32_t outstanding;       // of them, known to the worker
+    uint32_t errands;           // bodies that other threads are reading
     struct counters count;
     char **key; // (key_count) accepted bearer tokens
     size_t key_count;

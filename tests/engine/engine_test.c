@@ -282,17 +282,72 @@ static void a_long_prompt_does_not_stall_who_decodes(void **state)
     assert_int_equal(got[0].count, 1);
     g[1] = start(t, prompt, 40, 5, &s, true, &got[1]);
     g[2] = start(t, prompt, 40, 5, &s, true, &got[2]);
-    for (uint32_t step = 1; step <= 20; step++) { // 10 chunks each, one after the other
+    for (uint32_t step = 1; step <= 20; step++) { // 10 chunks each, in turns
         engine_step(t.engine);
         assert_int_equal(got[0].count, 1 + step);
         assert_int_equal(got[1].prefilled + got[2].prefilled, 4 * step);
-        if (step < 10) assert_int_equal(got[2].prefilled, 0);
+        assert_int_equal(got[1].prefilled - got[2].prefilled, step % 2 ? 4 : 0);
     }
     run_all(t);
     assert_int_equal(got[1].count, 5);
     assert_int_equal(got[2].count, 5);
     for (int i = 0; i < 3; i++) generation_free(g[i]);
     close_engine(t);
+}
+
+/* Short prompts share a round, and do not wait for a long one that came before them. */
+static void short_prompts_do_not_wait_for_a_long_one(void **state)
+{
+    (void)state;
+    for (int anywhere = 0; anywhere < 2; anywhere++) {
+        struct setup t = open_engine(8, 8, false, MTP_ONE_JOB);
+        t.engine->share.adaptive = anywhere;
+        struct sampling s = SAMPLING_GREEDY;
+        int32_t prompt[100];
+        make_prompt(prompt, 100, 1);
+        struct collected got[6];
+        memset(got, 0, sizeof got);
+        struct generation *g[6];
+        g[0] = start(t, prompt, 3, 50, &s, true, &got[0]);
+        engine_step(t.engine);
+        g[1] = start(t, prompt, 100, 5, &s, true, &got[1]);
+        for (int i = 2; i < 6; i++) g[i] = start(t, prompt, 4, 5, &s, true, &got[i]);
+        for (int step = 0; step < 4; step++) engine_step(t.engine);
+        assert_int_equal(got[0].count, 5); // who decodes did so in every round
+        for (int i = 2; i < 6; i++) assert_true(got[i].count > 0);
+        assert_true(got[1].count == 0 && got[1].prefilled >= 8);
+        run_all(t);
+        for (int i = 1; i < 6; i++) assert_int_equal(got[i].count, 5);
+        for (int i = 0; i < 6; i++) generation_free(g[i]);
+        close_engine(t);
+    }
+}
+
+/* The rows that prompts get follow what rounds take. */
+static void prompts_get_their_share(void **state)
+{
+    (void)state;
+    struct prefill_share p;
+    prefill_share_begin(&p, false, 512);
+    prefill_share_measured(&p, 1, 512, 9000000000u);
+    assert_int_equal(prefill_share_rows(&p, 1), 512);
+    assert_int_equal(prefill_share_cut(&p, 600, 512), 512);
+    assert_int_equal(prefill_share_cut(&p, 600, 500), 0); // whole chunks only
+    prefill_share_begin(&p, true, 512);
+    uint32_t first = prefill_share_rows(&p, 1);
+    assert_int_equal(prefill_share_cut(&p, 600, 20), 20);
+    for (int i = 0; i < 50; i++) prefill_share_measured(&p, 1, prefill_share_rows(&p, 1), 10000000);
+    assert_int_equal(prefill_share_rows(&p, 1), 512); // 10 ms a round: nobody notices
+    for (int i = 0; i < 50; i++) // 5 ms a row: about 50 rows are a quarter of a second
+        prefill_share_measured(&p, 1, prefill_share_rows(&p, 1), 5000000u * prefill_share_rows(&p, 1));
+    assert_in_range(prefill_share_rows(&p, 1), 25, first);
+    for (int i = 0; i < 50; i++) prefill_share_measured(&p, 10, 0, 1000000000);
+    for (int i = 0; i < 50; i++) // decoding takes a second: so may prompts
+        prefill_share_measured(&p, 10, prefill_share_rows(&p, 1),
+                               1000000000u + 5000000u * prefill_share_rows(&p, 1));
+    assert_in_range(prefill_share_rows(&p, 1), 80, 270);
+    for (int i = 0; i < 90; i++) prefill_share_measured(&p, 1, prefill_share_rows(&p, 1), 9000000000u);
+    assert_int_equal(prefill_share_rows(&p, 1), 16);
 }
 
 static void those_who_wait_are_served_in_order(void **state)
@@ -642,6 +697,8 @@ int main(void)
         cmocka_unit_test(verifying_on_two_lanes_overlaps),
         cmocka_unit_test(several_at_once_do_not_touch_each_other),
         cmocka_unit_test(a_long_prompt_does_not_stall_who_decodes),
+        cmocka_unit_test(short_prompts_do_not_wait_for_a_long_one),
+        cmocka_unit_test(prompts_get_their_share),
         cmocka_unit_test(those_who_wait_are_served_in_order),
         cmocka_unit_test(what_ends_a_generation),
         cmocka_unit_test(a_failure_is_one_generations_own),
