@@ -155,7 +155,9 @@ static void begin_mtp(struct generation *g)
     if (g->stage == STAGE_DECODE && !g->drafting) {
         uint32_t batch = g->engine->set.prefill_chunk;
         if (batch > CATCH_UP_ROWS) batch = CATCH_UP_ROWS;
-        if (s->count + 2 > g->limit || sequence_mtp_rows(s) < batch) return;
+        // A prompt is caught up with at once: what the MTP layer has not seen, the next turn cannot reuse.
+        bool prompt = s->mtp_done + 1 < g->request.prompt_count;
+        if (s->count + 2 > g->limit || (sequence_mtp_rows(s) < batch && !prompt)) return;
         g->catching_up = true;
     }
     g->rows = sequence_mtp_rows(s);

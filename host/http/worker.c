@@ -77,6 +77,8 @@ static bool on_token(void *ctx, const struct generated *g)
     if (out.content.length || out.reasoning.length || out.logprob_count || out.call_count ||
         out.content.failed || g->index == 0)
         post(j, &out);
+    else
+        job_output_free(&out); // it may own memory without a byte in it
     return !hit;
 }
 
