@@ -209,6 +209,7 @@ int http_serve(const struct http_options *o, struct error *err)
     s->o = o;
     s->started_ns = clock_ns();
     s->started_at = server_time();
+    (void)signal(SIGPIPE, SIG_IGN); // a client that is gone is an error of its connection
     const struct worker_options w = {.tokenizer = o->tokenizer,
                                      .chat = o->chat,
                                      .vocab = o->config->vocab_size,

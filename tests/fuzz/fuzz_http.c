@@ -89,7 +89,6 @@ static void start(void)
     require(!getsockname(fd, (struct sockaddr *)&address, &length), "a port");
     close(fd);
     snprintf(listen_on, sizeof listen_on, "127.0.0.1:%u", ntohs(address.sin_port));
-    (void)signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_ERROR);
     require(!pthread_create(&thread, NULL, serve, NULL), "a thread");
     for (int i = 0; (fd = dial()) < 0; i++) {
