@@ -154,7 +154,7 @@ static void take_figures(struct worker *w, bool now)
     f->ducks = flock ? flock_ducks(flock) : 0; // none in an engine that was assembled without
     if (f->ducks > WORKER_MAX_DUCKS) f->ducks = WORKER_MAX_DUCKS;
     for (uint32_t i = 0; i < f->ducks; i++) flock_duck_stats(flock, i, &f->duck[i]);
-    f->networked = flock_times(flock, &f->times);
+    f->networked = flock && flock_times(flock, &f->times);
     f->memory_bytes = b->ops->memory_bytes(b);
     pthread_mutex_lock(&w->mutex);
     w->figures = *f;
