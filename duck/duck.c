@@ -17,37 +17,32 @@ struct duck *duck_start(const struct duck_options *o)
     d->needs_program = o->needs_program;
     d->flock_key = o->flock_key;
     d->grain = p->program ? p->program->grain : 64;
-    d->kat_memory = carve(p->memory, &at, KAT_MEMORY);
     d->out.memory = carve(p->memory, &at, (uint64_t)OUT_FRAMES * OUT_BYTES);
     for (uint32_t i = 0; i < OUT_FRAMES; i++)
         d->out.frame[i].data = d->out.memory + (size_t)i * OUT_BYTES + LINK_HEADROOM;
     duck__store_start(d, &at);
     align_to(&at, d->grain); // the program sees nothing of all this
-    uint64_t team_at = at;
+    uint64_t team_at = at;   // but may write the team and the known answer's step
     carve(NULL, &at, sizeof *d->team);
+    uint64_t scratch_at = at;
+    carve(NULL, &at, KAT_SCRATCH);
+    align_to(&at, d->grain);
+    uint64_t kat_at = at; // and read its weights
+    carve(NULL, &at, KAT_CORE);
     align_to(&at, d->grain);
     if (at > p->memory_bytes) return NULL;
     d->team = (struct team *)(void *)(p->memory + team_at);
     d->team->ticket = TEAM_CLOSED;
-    if (p->program && p->program->share) p->program->share(p->self, d->team, at - team_at, PROGRAM_WRITE);
+    d->known.core = p->memory + kat_at;
+    d->known.scratch = p->memory + scratch_at;
+    if (p->program && p->program->share) {
+        p->program->share(p->self, d->team, kat_at - team_at, PROGRAM_WRITE);
+        p->program->share(p->self, d->known.core, at - kat_at, PROGRAM_READ);
+    }
     d->arena = p->memory + at;
     d->arena_bytes = (p->memory_bytes - at) / d->grain * d->grain;
     p->random(p->self, d->nonce, WIRE_NONCE);
     return d;
-}
-
-void duck__kat(struct duck *d, const struct peer *from, const struct wire_header *h, const uint8_t *payload)
-{
-    struct wire_kat k;
-    if (h->length != sizeof k) {
-        d->stats.bad_frame++;
-        return;
-    }
-    memcpy(&k, payload, sizeof k);
-    uint64_t start = d->p->now(d->p->self);
-    k.hash = kat_hash(d->kernels, d->kat_memory, k.seed);
-    k.compute_us = (uint32_t)((d->p->now(d->p->self) - start) / 1000);
-    duck__answer(d, from, h, WIRE_KAT_REPLY, &k, sizeof k);
 }
 
 /* Tasks and results in turn, until it is time to look at the NIC again. */

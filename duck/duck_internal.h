@@ -145,6 +145,17 @@ struct judge {
     enum duck_phase phase;
 };
 
+/* The known-answer test: a step of its own, computed as the session's are. */
+struct known_answer {
+    void *core, *scratch;   // KAT_CORE, KAT_SCRATCH
+    struct duck_work *work; // under way; NULL: none
+    enum duck_phase phase;
+    struct wire_kat answer; // of this session's latest; hash 0: none
+    struct wire_header request;
+    struct peer peer;
+    uint64_t begun_at;
+};
+
 struct session {
     int open;
     struct wire_open terms;
@@ -174,7 +185,7 @@ struct duck {
     uint8_t *arena; // what is left of the platform's memory
     uint64_t arena_bytes;
     struct wire_fault fault; // of session.faulted
-    void *kat_memory;
+    struct known_answer known;
     char log[LOG_BYTES];
     uint32_t log_end;
     uint64_t now; // of this poll
@@ -213,8 +224,12 @@ void duck__end_session(struct duck *d);
 void duck__renew_lease(struct duck *d);
 /* program_host.c */
 void duck__program_arrived(struct duck *d, struct wire_put_ack *ack);
-/* duck.c */
+/* known_answer.c */
 void duck__kat(struct duck *d, const struct peer *from, const struct wire_header *h, const uint8_t *payload);
+/* Its job is over: the next phase, or the answer. */
+void duck__kat_advance(struct duck *d);
+/* Whoever waits asks again. */
+void duck__kat_forget(struct duck *d);
 
 /* receiver.c */
 enum receiver_chunk { CHUNK_NEW, CHUNK_DUPLICATE, CHUNK_BAD };

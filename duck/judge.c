@@ -349,6 +349,10 @@ int duck__judge_advance(struct duck *d)
         duck__pack_over(d);
         return 1;
     }
+    if (d->known.work) {
+        duck__kat_advance(d);
+        return 1;
+    }
     if (j->running && j->phase < DUCK_DOWN_ROWS) {
         j->phase++;
         start_phase(d);

@@ -30,30 +30,38 @@ static void fill_matrix(struct duck_core *core, uint8_t *data, uint32_t expert, 
     duck_core_load_e4m3(core, 0, expert, which, data, (const uint8_t *)scales, 0, WIDTH, &where);
 }
 
-uint64_t kat_hash(const struct fp9_kernels *k, void *memory, uint64_t seed)
+struct duck_work *kat_begin(const struct fp9_kernels *k, void *core_memory, void *scratch, uint64_t seed)
 {
     const struct duck_bank_shape bank = {ROUTED, ALWAYS, WIDTH};
     const struct duck_run run = {0, 0, WIDTH / 8};
     const struct duck_shape shape = {HIDDEN, 1, &bank, 1, &run};
     static const int32_t ids[TOKENS * TOP_K] = {0, 1, 1, 2, 0, 2};
     static const float weights[TOKENS * TOP_K] = {0.5f, 0.25f, 0.75f, 1.0f, 0.125f, 2.0f};
-    size_t core_bytes = (duck_core_bytes(&shape) + 63) / 64 * 64;
-    uint8_t *at = memory, *end = at + KAT_MEMORY;
-    struct duck_core *core = duck_core_init(at, core_bytes, &shape, k);
-    at += core_bytes;
+    struct duck_core *core = duck_core_init(core_memory, KAT_CORE, &shape, k);
+    uint8_t *at = scratch, *end = at + KAT_SCRATCH;
     float *x = (float *)(void *)at;
     at += TOKENS * HIDDEN * sizeof *x;
-    if (!core || (size_t)(end - at) < HIDDEN * WIDTH) return 0;
+    if (!core || (size_t)(end - at) < HIDDEN * WIDTH) return NULL;
     for (uint32_t e = 0; e < ROUTED + ALWAYS; e++)
         for (int which = DUCK_GATE; which <= DUCK_DOWN; which++)
             fill_matrix(core, at, e, (enum duck_matrix)which, &seed); // the scratch comes later
     for (size_t i = 0; i < TOKENS * HIDDEN; i++)
         x[i] = (float)((int32_t)(next(&seed) >> 40) - (1 << 23)) * 0x1p-23f;
     struct duck_step step = {.tokens = TOKENS, .top_k = TOP_K, .x = x, .ids = ids, .weights = weights};
-    struct duck_work *w = duck_work_begin(core, at, (size_t)(end - at), &step);
+    return duck_work_begin(core, at, (size_t)(end - at), &step);
+}
+
+uint64_t kat_end(const struct duck_work *w)
+{
+    return wire_object_hash((const uint8_t *)duck_work_partial(w, 0), TOKENS * HIDDEN * sizeof(float));
+}
+
+uint64_t kat_hash(const struct fp9_kernels *k, void *memory, uint64_t seed)
+{
+    struct duck_work *w = kat_begin(k, memory, (uint8_t *)memory + KAT_CORE, seed);
     if (!w) return 0;
     for (int phase = DUCK_PREPARE; phase < DUCK_PHASES; phase++)
         for (uint32_t t = 0; t < duck_work_tasks(w, (enum duck_phase)phase); t++)
             duck_work_run(w, (enum duck_phase)phase, t);
-    return wire_object_hash((const uint8_t *)duck_work_partial(w, 0), TOKENS * HIDDEN * sizeof(float));
+    return kat_end(w);
 }

@@ -8,10 +8,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fp9/fp9.h"
+#include "duck/duck_core.h"
 
-#define KAT_MEMORY ((size_t)1 << 20) // 64-byte aligned
+#define KAT_CORE ((size_t)512 << 10) // 64-byte aligned, as all of these
+#define KAT_SCRATCH ((size_t)512 << 10)
+#define KAT_MEMORY (KAT_CORE + KAT_SCRATCH)
 
 uint64_t kat_hash(const struct fp9_kernels *k, void *memory, uint64_t seed);
+
+/* The same in two parts, for whoever computes the step in his own way: every task of every phase of the work
+ * that kat_begin() returns (in `scratch`), then kat_end(). */
+struct duck_work *kat_begin(const struct fp9_kernels *k, void *core, void *scratch, uint64_t seed);
+uint64_t kat_end(const struct duck_work *w);
 
 #endif

@@ -12,7 +12,7 @@ static void hello(struct duck *d, const struct peer *from, const struct wire_hea
         .cores = (uint16_t)p->cores,
         .version = WIRE_VERSION,
         .features = p->features | (d->needs_program ? WIRE_BARE_METAL : 0) |
-                    (link.payload > WIRE_PAYLOAD ? WIRE_JUMBO : 0),
+                    (p->program ? WIRE_TAKES_PROGRAM : 0) | (link.payload > WIRE_PAYLOAD ? WIRE_JUMBO : 0),
         .memory_total = p->memory_total,
         .memory_free = d->arena_bytes,
         .boot_id = p->boot_id,
@@ -138,6 +138,7 @@ void duck__end_session(struct duck *d)
     duck__drain(d);
     if (!d->session.open) return; // the program failed on its last tasks
     duck__judge_reset(d);
+    duck__kat_forget(d);
     d->session.open = 0;
     d->judge.slots = 0;
     d->store.slots = 0;

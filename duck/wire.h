@@ -96,6 +96,7 @@ enum wire_feature {
     WIRE_AVX512 = 8,
     WIRE_BARE_METAL = 16, // needs a program; a Linux duck may compute without
     WIRE_JUMBO = 32,
+    WIRE_TAKES_PROGRAM = 64, // can be sent one
 };
 
 struct wire_hello {

@@ -55,6 +55,7 @@ void duck__drain(struct duck *d)
         if (!duck__work_once(d)) __builtin_ia32_pause();
     team_recall(d->team);
     if (d->store.packing.r) duck__pack_over(d);
+    d->known.work = NULL; // its phases are not complete
     d->judge.running = NULL;
 }
 

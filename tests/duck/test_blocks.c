@@ -154,7 +154,8 @@ static void scarce_memory_keeps_what_it_can(void **state)
     (void)state;
     struct layers *l = layers_make(&whole, 1, 5);
     uint64_t enough = 4 << 20;
-    for (int status = 0; status != WIRE_PUT_HELD;) { // first it is told what the weights need, then the session
+    // First the duck tells what the weights need, then what the session needs as well.
+    for (int status = 0; status != WIRE_PUT_HELD;) {
         struct sim *s = sim_make(enough, 1);
         struct mini_host h = open_for(s, 12, l);
         struct wire_put_ack ack;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "duck/kat.h"
 #include "duck/program.h"
 #include "tests/duck/sim.h"
 
@@ -134,11 +135,40 @@ static void the_program_sees_weights_and_steps(void **state)
     assert_true(bytes[PROGRAM_READ] > duck_core_bytes(&shape));
     assert_true(bytes[PROGRAM_WRITE] > GRAIN); // the team, and the step slots behind the weights
     size_t first = 0, writable = MEMORY / GRAIN;
+    while (the.rights[first] != PROGRAM_WRITE) first++; // the known answer's weights, the team
     while (the.rights[first] != PROGRAM_READ) first++;
     while (the.rights[--writable] != PROGRAM_WRITE) continue;
     for (size_t i = 0; i < duck_core_bytes(&shape) / GRAIN; i++)
         assert_int_equal(the.rights[first + i], PROGRAM_READ);
     assert_true(writable > first && writable < MEMORY / GRAIN - 1); // behind them lie heads and hashes
+    sim_free(s);
+    layers_free(l);
+}
+
+/* The known answer comes from the program, too: one that fails does not give it. */
+static void the_known_answer_is_the_programs(void **state)
+{
+    (void)state;
+    static uint8_t answer[WIRE_PAYLOAD_JUMBO];
+    static _Alignas(64) uint8_t memory[KAT_MEMORY];
+    struct layers *l = layers_make(&shape, 1, 5);
+    struct sim *s = sim_with_program();
+    struct mini_host h = mini_host_make(sim_wire(s), (struct siphash_key){1, 2}, 9);
+    struct wire_kat k = {.seed = 5};
+    open_with(&h, l, "right");
+    the.runs = 0;
+    assert_true(mini_ask(&h, WIRE_KAT, &k, sizeof k, WIRE_KAT_REPLY, WIRE_KAT_REPLY, answer));
+    memcpy(&k, answer, sizeof k);
+    assert_int_equal(k.hash, kat_hash(&fp9_scalar, memory, 5));
+    assert_true(the.runs > 0);
+    check_step(&h, l, 1); // nothing of it stays behind
+    assert_true(mini_ask(&h, WIRE_CLOSE, NULL, 0, WIRE_CLOSED, WIRE_CLOSED, answer));
+    struct mini_host bad = mini_host_make(sim_wire(s), (struct siphash_key){1, 2}, 10);
+    open_with(&bad, l, "Fails");
+    mini_send(&bad, (struct wire_header){.type = WIRE_KAT, .session = 10, .sequence = 99}, &k, sizeof k);
+    do assert_true(mini_receive(&bad, answer, MINI_DEADLINE_NS));
+    while (bad.last.type != WIRE_FAULT && bad.last.type != WIRE_KAT_REPLY);
+    assert_int_equal(bad.last.type, WIRE_FAULT);
     sim_free(s);
     layers_free(l);
 }
@@ -188,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_program_sees_weights_and_steps),
+        cmocka_unit_test(the_known_answer_is_the_programs),
         cmocka_unit_test(a_failure_ends_the_session_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

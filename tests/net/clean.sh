@@ -12,5 +12,9 @@ for dtype in f32 bf16 fp8; do
     compare_logits flock --wire-activation $dtype
     [ "$reads_net" -eq "$reads_local" ] || fail "$reads_net expert reads on the network, $reads_local with as many local ducks"
 done
+# The same with the program that bare-metal ducks get: sent once, told by the ducks, held afterwards.
+flock_file judged 2 2 "\"program\": \"$build/duck/fp9_kernels.elf\","
+compare_logits judged --wire-activation bf16
+[ "$(grep -c "program loaded" "$work"/duck*.log | grep -c ":1$")" -eq 4 ] || fail "not all ducks have loaded the program"
 compare_text flock -p "hello there" -n 60 --temperature 0
 echo "ok"

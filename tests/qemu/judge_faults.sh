@@ -12,7 +12,10 @@ run() { # FLOCK OUT LOG
 run local:1 local.f32 local.log || fail "local: $(tail -n 3 "$work/local.log")"
 wait_for duck-1 "DHCP: have an address" 60
 
-# wrong FAULT WHAT ADDRESS: the host names duck, core and fault; the duck the rest.
+run "$work/flock" good.f32 good.log || fail "before any program fails: $(tail -n 3 "$work/good.log")"
+
+# wrong FAULT WHAT ADDRESS: the host names duck, core and fault; the duck the rest. They are not admitted: the known-answer test is
+# the first that a program computes.
 wrong() {
     sed "s,{\"transport\",{\"program\": \"$build/tests/faulty-$1.elf\"\, \"transport\"," "$work/flock" >"$work/faulty"
     if run "$work/faulty" bad.f32 "bad-$1.log"; then fail "a program that $2 has computed"; fi

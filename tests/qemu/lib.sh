@@ -72,7 +72,7 @@ flock_file() {
     for n in "$@"; do list+="${list:+, }{\"address\": \"127.0.0.1:$((base_port + n))\"}"; done
     # dead_ms: virtual cores share real ones, a guest may stand still for seconds.
     cat >"$work/$name" <<END
-{"transport": "udp", "key_file": "$work/key", "find_ms": 20000, "dead_ms": 10000,
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 20000, "dead_ms": 10000,
  "ports": [{"address": "127.0.0.1", "ducks": [$list]}]}
 END
 }

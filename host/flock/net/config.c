@@ -339,6 +339,7 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     if (!rc) rc = read_state(c, root, name, err);
     if (!rc) rc = read_times(c, root, name, err);
     find_program(c->program, sizeof c->program);
+    c->program_named = json_get(root, "program") != NULL;
     if (!rc) rc = read_text(root, "program", c->program, sizeof c->program, name, err);
     if (!rc) rc = read_uint(root, "payload", 512, WIRE_PAYLOAD_JUMBO, &c->payload, name, err);
     if (!rc) rc = read_uint(root, "host_port", 1, 65535, &host_udp, name, err);

@@ -48,6 +48,7 @@ struct net_config {
     bool huge_pages;      // DPDK
     uint32_t memory_mb;   // DPDK without huge pages
     char program[512];    // ELF for bare-metal ducks; empty: none
+    bool program_named;   // by the file: for all ducks that take one
     char manifest[512];   // file that says what ducks hold; empty: none is kept
     char plans[512];      // beginning of the files' names that keep plans (plan_file.h); empty: none
 };

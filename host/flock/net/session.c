@@ -13,7 +13,7 @@
 #define PING_EVERY (1000 * NET_MS)
 #define PING_AGAIN (200 * NET_MS) // when one has not been answered
 #define UNITS_EVERY (20 * NET_MS)
-#define KAT_EVERY (50 * NET_MS)
+#define KAT_EVERY (100 * NET_MS)
 #define PINGS_BEFORE_LOST 4u // unanswered ones: a host that slept itself does not lose its ducks
 #define RENEWED_MS 200u      // a lease that grew by more than this was renewed: its holder lives
 #define HASHES(payload) (((payload) - (uint32_t)sizeof(struct wire_unit_hashes)) / 8)
@@ -105,6 +105,13 @@ static void find_work(struct net_port *p, uint64_t now, uint64_t *deadline)
 
 /* ---- opening ---- */
 
+static bool gets_program(const struct net_duck *d)
+{
+    uint32_t features = d->hello.features;
+    return features & WIRE_BARE_METAL ||
+           (features & WIRE_TAKES_PROGRAM && d->port->flock->config->program_named);
+}
+
 static void send_open(struct net_duck *d)
 {
     const struct net_flock *f = d->port->flock;
@@ -117,7 +124,7 @@ static void send_open(struct net_duck *d)
                           .max_top_k = (uint16_t)f->max_top_k,
                           .step_slots = (uint16_t)f->slots,
                           .plan_hash = d->plan_hash,
-                          .program_hash = d->hello.features & WIRE_BARE_METAL ? f->program_hash : 0,
+                          .program_hash = gets_program(d) ? f->program_hash : 0,
                           .address = f->config->port[d->port->index].address,
                           .port = f->config->host_udp,
                           .element_bytes = (uint16_t)f->element_bytes};
@@ -203,8 +210,7 @@ static uint8_t *copy_of(const uint8_t *bytes, size_t n)
 static void prepare_duck(struct net_duck *d, uint64_t now, uint64_t *deadline)
 {
     struct net_flock *f = d->port->flock;
-    bool needs_program = d->hello.features & WIRE_BARE_METAL;
-    if (needs_program && !d->opened.program_held) {
+    if (gets_program(d) && !d->opened.program_held) {
         if (d->program_asked) return;
         d->program_asked = true;
         if (net__put(d, WIRE_PROGRAM, 0, copy_of(f->program, f->program_length), f->program_length,
