@@ -7,7 +7,6 @@ enum {
                   // stays within what the line buffers hold; measured best among 1, 2, 4 KB (bench-duck)
     STREAMS = 4,  // panels read at once by one token: the chain of a panel is sequential by contract, so four
                   // panels give the four independent FMAs that cover the FMA's latency
-    FEW = 4,      // tokens up to which decoding into L1 first costs more than it saves
     TOKENS = 6,   // tokens x 2 panels = 12 accumulators, which with 2 weights and x fill the 16 registers
     BLOCK_FLOATS = FP9_BLOCK * FP9_LANES,
 };
@@ -35,13 +34,14 @@ static size_t ahead_of(const struct stream *s, size_t offset, size_t bytes)
     return offset + ahead + FP9__GROUP_BYTES <= bytes ? ahead : ahead + (size_t)(s->next - s->panel) - bytes;
 }
 
-/* ---- up to FEW tokens: weights go from the registers they were made in straight into the products ---- */
+/* ---- few tokens: weights go from the registers they were made in straight into the products ---- */
 
 /* One tile of n panels; `signs` are S as its first word wants it, and afterwards as the next tile does. Words
  * are held and turned into the other view in place: inputs are the outer loop, so that neighbouring
  * instructions belong to different chains and a broadcast serves all panels. */
 FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned n,
-                          const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
+                          const float *const x[], size_t input, unsigned tokens,
+                          __m256 acc[STREAMS][FP9__FEW])
 {
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
@@ -50,7 +50,7 @@ FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs
         for (unsigned i = 0; i < n; i++) word[i] = fp9__load(at[i] + words + FP9__VECTOR * half);
         FP9__UNROLL
         for (unsigned k = 0; k < 4; k++) {
-            __m256 xk[FEW];
+            __m256 xk[FP9__FEW];
             FP9__UNROLL
             for (unsigned t = 0; t < tokens; t++) xk[t] = _mm256_broadcast_ss(x[t] + input + 4 * half + k);
             FP9__UNROLL
@@ -69,7 +69,8 @@ FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs
 
 /* A strip, or what the last one has, of n panels. */
 FP9__INLINE void few_strip(const uint8_t *const at[], size_t ahead, size_t tiles, unsigned n,
-                           const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
+                           const float *const x[], size_t input, unsigned tokens,
+                           __m256 acc[STREAMS][FP9__FEW])
 {
     __m256i signs[STREAMS];
     FP9__UNROLL
@@ -91,7 +92,7 @@ FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const f
 {
     size_t tiles = fp9__tiles(inputs), bytes = fp9_panel_bytes(inputs);
     const uint8_t *at[STREAMS];
-    __m256 sum[STREAMS][FEW], acc[STREAMS][FEW];
+    __m256 sum[STREAMS][FP9__FEW], acc[STREAMS][FP9__FEW];
     FP9__UNROLL
     for (unsigned i = 0; i < n; i++) {
         at[i] = s[i].panel;
@@ -153,11 +154,11 @@ typedef void few_fn(const struct stream *s, size_t inputs, const float *const *x
 static void few_tokens(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
                        size_t y_stride)
 {
-    static few_fn *const size[FEW][STREAMS] = {{few_1_1, few_2_1, few_3_1, few_4_1},
-                                               {few_1_2, few_2_2, few_3_2, few_4_2},
-                                               {few_1_3, few_2_3},
-                                               {few_1_4, few_2_4}};
-    const float *x[FEW];
+    static few_fn *const size[FP9__FEW][STREAMS] = {{few_1_1, few_2_1, few_3_1, few_4_1},
+                                                    {few_1_2, few_2_2, few_3_2, few_4_2},
+                                                    {few_1_3, few_2_3},
+                                                    {few_1_4, few_2_4}};
+    const float *x[FP9__FEW];
     for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
     size_t most = rows->count <= 2 ? STREAMS : 2; // 8 accumulators
     for (size_t i = 0; i < n; i += most)
@@ -255,7 +256,7 @@ static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, 
 static void run_streams(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *x,
                         size_t y_stride)
 {
-    if (x->count <= FEW) {
+    if (x->count <= FP9__FEW) {
         few_tokens(s, n, inputs, x, y_stride);
         return;
     }

@@ -3,14 +3,16 @@
  * The upper half of a register is a second panel (up beside gate, or the next panel of a matrix), so that the
  * packed layout stays the same: a lane is an output still. Rotation and the three-operand logic save two of
  * AVX2's nine operations for a word. Preparation, SiLU and the down product are AVX2's: they are a small
- * part, and the down product has only four row panels at once to offer. */
+ * part, and the down product has only four row panels at once to offer. So are dots of few tokens: a step
+ * then has two or four panels side by side, too few chains of 16 lanes to hide a multiply-add's latency (on a
+ * Xeon AVX2 read weights at 97 % of plain reading with two tokens and at 92 % with one, AVX-512 at 93 % and
+ * 87 %). */
 #include "fp9/fp9_avx2_tile.h"
 
 enum {
     AHEAD = 2048, // bytes of prefetch per stream, as in fp9_avx2.c
-    COUPLES = 4,  // couples of panels read at once by one token: independent chains
-    FEW = 4,      // tokens up to which decoding into L1 first costs more than it saves
-    TOKENS = 12,  // tokens x 2 couples = 24 accumulators of the 32 registers
+    COUPLES = 2,  // couples of panels at a time
+    TOKENS = 12,  // x COUPLES = 24 accumulators of the 32 registers
     BLOCK_FLOATS = FP9_BLOCK * 2 * FP9_LANES,
 };
 
@@ -50,101 +52,12 @@ FP9__INLINE __m512 weight(__m512i word, __m512i mixed, unsigned k)
     return _mm512_castsi512_ps(_mm512_and_si512(w, mask));
 }
 
-/* ---- up to FEW tokens: weights go from the registers they were made in straight into the products ---- */
-
-/* A strip, or what the last one has, of n couples. */
-FP9__INLINE void few_strip(const struct couple c[], size_t at, size_t tiles, unsigned n,
-                           const float *const x[], size_t input, unsigned tokens, __m512 acc[COUPLES][FEW])
-{
-    __m512i signs[COUPLES];
-    FP9__UNROLL
-    for (unsigned i = 0; i < n; i++) signs[i] = load_couple(c[i].panel[0] + at, c[i].panel[1] + at);
-    for (size_t word = 0; word < 2 * tiles; word++) {
-        size_t from = at + FP9__VECTOR * (1 + word);
-        FP9__UNROLL
-        for (unsigned i = 0; i < n; i++) {
-            __m512i w = load_couple(c[i].panel[0] + from, c[i].panel[1] + from);
-            __m512i mixed = _mm512_xor_si512(w, signs[i]);
-            signs[i] = _mm512_add_epi32(signs[i], signs[i]);
-            _mm_prefetch((const char *)(c[i].panel[word % 2] + from + AHEAD), _MM_HINT_T0);
-            FP9__UNROLL
-            for (unsigned k = 0; k < 4; k++) FP9__UNROLL
-            for (unsigned t = 0; t < tokens; t++)
-                acc[i][t] = _mm512_fmadd_ps(weight(w, mixed, k), _mm512_set1_ps(x[t][input + 4 * word + k]),
-                                            acc[i][t]);
-        }
-    }
-}
-
-FP9__INLINE void few(const struct couple c[], unsigned n, size_t inputs, const float *const x[],
-                     unsigned tokens, size_t y_stride)
-{
-    size_t tiles = fp9__tiles(inputs), at = 0;
-    __m512 sum[COUPLES][FEW], acc[COUPLES][FEW];
-    FP9__UNROLL
-    for (unsigned i = 0; i < n; i++) FP9__UNROLL
-    for (unsigned t = 0; t < tokens; t++) sum[i][t] = _mm512_setzero_ps();
-    for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
-        size_t end = first + fp9__group_tiles(tiles, first);
-        FP9__UNROLL
-        for (unsigned i = 0; i < n; i++) FP9__UNROLL
-        for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm512_setzero_ps();
-        for (size_t t = first; t < end; t += FP9__STRIP_TILES, at += FP9__STRIP_BYTES) {
-            size_t strip = end - t < FP9__STRIP_TILES ? end - t : FP9__STRIP_TILES;
-            few_strip(c, at, strip, n, x, t * FP9_TILE_INPUTS, tokens, acc);
-        }
-        FP9__UNROLL
-        for (unsigned i = 0; i < n; i++) {
-            __m512 scale = scale_of(&c[i], first / FP9__GROUP_TILES);
-            FP9__UNROLL
-            for (unsigned t = 0; t < tokens; t++) sum[i][t] = _mm512_fmadd_ps(scale, acc[i][t], sum[i][t]);
-        }
-    }
-    FP9__UNROLL
-    for (unsigned i = 0; i < n; i++) FP9__UNROLL
-    for (unsigned t = 0; t < tokens; t++) store_couple(&c[i], t * y_stride, sum[i][t]);
-}
-
 static const float *row_of(const struct fp9_rows *x, size_t t)
 {
     return x->xs + (x->row ? x->row[t] : t) * x->stride;
 }
 
-typedef void few_fn(const struct couple *c, size_t inputs, const float *const *x, size_t y_stride);
-
-/* A function of its own per size: the compiler gives each all registers. */
-#define FEW_FUNCTION(N, T)                                                                                   \
-    static __attribute__((noinline)) void few_##N##_##T(const struct couple *c, size_t inputs,               \
-                                                        const float *const *x, size_t y_stride)              \
-    {                                                                                                        \
-        few(c, N, inputs, x, T, y_stride);                                                                   \
-    }
-FEW_FUNCTION(1, 1)
-FEW_FUNCTION(2, 1)
-FEW_FUNCTION(3, 1)
-FEW_FUNCTION(4, 1)
-FEW_FUNCTION(1, 2)
-FEW_FUNCTION(2, 2)
-FEW_FUNCTION(1, 3)
-FEW_FUNCTION(2, 3)
-FEW_FUNCTION(1, 4)
-FEW_FUNCTION(2, 4)
-
-static void few_tokens(const struct couple *c, size_t n, size_t inputs, const struct fp9_rows *rows,
-                       size_t y_stride)
-{
-    static few_fn *const one[COUPLES] = {few_1_1, few_2_1, few_3_1, few_4_1};
-    static few_fn *const several[FEW - 1][2] = {{few_1_2, few_2_2}, {few_1_3, few_2_3}, {few_1_4, few_2_4}};
-    const float *x[FEW];
-    for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
-    if (rows->count == 1) {
-        one[n - 1](c, inputs, x, y_stride);
-        return;
-    }
-    for (size_t i = 0; i < n; i += 2) several[rows->count - 2][n - i > 1](c + i, inputs, x, y_stride);
-}
-
-/* ---- several tokens: a block of a couple is decoded once into L1 and used for all of them ---- */
+/* ---- a block of a couple is decoded once into L1 and used for all tokens ---- */
 
 static void decode_group(const struct couple *c, size_t at, size_t tiles, float *w)
 {
@@ -166,12 +79,12 @@ static void decode_group(const struct couple *c, size_t at, size_t tiles, float 
 FP9__INLINE void micro(const float *w, unsigned n, const float *const x[], unsigned tokens, size_t inputs,
                        const struct couple c[], size_t block, size_t y_at, size_t y_stride)
 {
-    __m512 acc[2][TOKENS];
+    __m512 acc[COUPLES][TOKENS];
     FP9__UNROLL
     for (unsigned p = 0; p < n; p++) FP9__UNROLL
     for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm512_setzero_ps();
     for (size_t i = 0; i < inputs; i++) {
-        __m512 wi[2];
+        __m512 wi[COUPLES];
         FP9__UNROLL
         for (unsigned p = 0; p < n; p++) wi[p] = _mm512_load_ps(w + p * BLOCK_FLOATS + 16 * i);
         FP9__UNROLL
@@ -205,8 +118,6 @@ typedef void micro_fn(const float *w, const float *const *x, size_t inputs, cons
         micro(w, N, x, T, inputs, c, block, y_at, y_stride);                                                 \
     }
 #define MICRO_FUNCTIONS(N)                                                                                   \
-    MICRO_FUNCTION(N, 3)                                                                                     \
-    MICRO_FUNCTION(N, 4)                                                                                     \
     MICRO_FUNCTION(N, 5)                                                                                     \
     MICRO_FUNCTION(N, 6)                                                                                     \
     MICRO_FUNCTION(N, 7)                                                                                     \
@@ -221,12 +132,11 @@ MICRO_FUNCTIONS(2)
 static void many_tokens(const struct couple *c, size_t n, size_t inputs, const struct fp9_rows *rows,
                         size_t y_stride)
 {
-    float w[2 * BLOCK_FLOATS] __attribute__((aligned(64)));
+    float w[COUPLES * BLOCK_FLOATS] __attribute__((aligned(64)));
     size_t tiles = fp9__tiles(inputs), parts = (rows->count + TOKENS - 1) / TOKENS; // nearly equal, 5 or more
-    static micro_fn *const size[2][TOKENS - 2] = {{micro_1_3, micro_1_4, micro_1_5, micro_1_6, micro_1_7,
-                                                   micro_1_8, micro_1_9, micro_1_10, micro_1_11, micro_1_12},
-                                                  {micro_2_3, micro_2_4, micro_2_5, micro_2_6, micro_2_7,
-                                                   micro_2_8, micro_2_9, micro_2_10, micro_2_11, micro_2_12}};
+    static micro_fn *const size[COUPLES][TOKENS - FP9__FEW] = {
+        {micro_1_5, micro_1_6, micro_1_7, micro_1_8, micro_1_9, micro_1_10, micro_1_11, micro_1_12},
+        {micro_2_5, micro_2_6, micro_2_7, micro_2_8, micro_2_9, micro_2_10, micro_2_11, micro_2_12}};
     for (size_t i = 0; i < n; i++)
         for (size_t t = 0; t < rows->count; t++) store_couple(&c[i], t * y_stride, _mm512_setzero_ps());
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
@@ -237,19 +147,10 @@ static void many_tokens(const struct couple *c, size_t n, size_t inputs, const s
             size_t from = rows->count * part / parts, tokens = rows->count * (part + 1) / parts - from;
             const float *x[TOKENS];
             for (size_t t = 0; t < tokens; t++) x[t] = row_of(rows, from + t) + first * FP9_TILE_INPUTS;
-            size[n - 1][tokens - 3](w, x, group * FP9_TILE_INPUTS, c, block, from * y_stride, y_stride);
+            size[n - 1][tokens - FP9__FEW - 1](w, x, group * FP9_TILE_INPUTS, c, block, from * y_stride,
+                                               y_stride);
         }
     }
-}
-
-static void run_couples(const struct couple *c, size_t n, size_t inputs, const struct fp9_rows *x,
-                        size_t y_stride)
-{
-    if (x->count <= FEW) {
-        few_tokens(c, n, inputs, x, y_stride);
-        return;
-    }
-    for (size_t i = 0; i < n; i += 2) many_tokens(c + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);
 }
 
 static void set_half(struct couple *c, unsigned half, const struct fp9_matrix *m, size_t p, float *y)
@@ -263,7 +164,10 @@ static void set_half(struct couple *c, unsigned half, const struct fp9_matrix *m
 static void dot(const struct fp9_matrix *m, size_t first, size_t count, const struct fp9_rows *x, float *y,
                 size_t y_stride)
 {
-    if (x->count == 0) return;
+    if (x->count <= FP9__FEW) {
+        fp9_avx2.dot(m, first, count, x, y, y_stride);
+        return;
+    }
     for (size_t p = 0; p < count; p += 2 * COUPLES) {
         struct couple c[COUPLES];
         size_t left = count - p < 2 * COUPLES ? count - p : 2 * COUPLES;
@@ -271,14 +175,17 @@ static void dot(const struct fp9_matrix *m, size_t first, size_t count, const st
             set_half(&c[i / 2], i % 2, m, first + p + i, y + 8 * (p + i));
             if (i % 2 == 0) set_half(&c[i / 2], 1, m, first + p + i, y + 8 * (p + i));
         }
-        run_couples(c, (left + 1) / 2, m->inputs, x, y_stride);
+        many_tokens(c, (left + 1) / 2, m->inputs, x, y_stride);
     }
 }
 
 static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_t first, size_t count,
                  const struct fp9_rows *x, float *y0, float *y1, size_t y_stride)
 {
-    if (x->count == 0) return;
+    if (x->count <= FP9__FEW) {
+        fp9_avx2.dot2(m0, m1, first, count, x, y0, y1, y_stride);
+        return;
+    }
     for (size_t p = 0; p < count; p += COUPLES) {
         struct couple c[COUPLES];
         size_t n = count - p < COUPLES ? count - p : COUPLES;
@@ -286,7 +193,7 @@ static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_
             set_half(&c[i], 0, m0, first + p + i, y0 + 8 * (p + i));
             set_half(&c[i], 1, m1, first + p + i, y1 + 8 * (p + i));
         }
-        run_couples(c, n, m0->inputs, x, y_stride);
+        many_tokens(c, n, m0->inputs, x, y_stride);
     }
 }
 
