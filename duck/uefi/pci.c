@@ -1,6 +1,8 @@
 /* pci.c: scanning for a NIC, its BARs, and struct nic_device over them. */
 #include "duck/uefi/pci.h"
 
+#include <string.h>
+
 #include "duck/uefi/clock.h"
 #include "duck/uefi/console.h"
 
@@ -39,7 +41,8 @@ static struct {
     volatile uint8_t *config;    // 4 KiB of the NIC
     volatile uint8_t *bar[BARS]; // NULL: none
     uint64_t bar_bytes[BARS];
-    struct boot_pool *pool;
+    uint8_t *dma; // (BOOT_DMA): for the NIC that is open
+    size_t dma_used;
 } the;
 
 static volatile uint8_t *function_at(const struct acpi *a, uint32_t bus, uint32_t device, uint32_t function)
@@ -196,7 +199,11 @@ static void device_write(void *self, uint32_t bar, uint32_t offset, uint32_t byt
 static void *device_memory(void *self, size_t bytes, uint64_t *address)
 {
     (void)self;
-    void *p = boot_pool_take(the.pool, bytes);
+    bytes = (bytes + 4095) / 4096 * 4096;
+    if (bytes > BOOT_DMA - the.dma_used) return NULL;
+    void *p = the.dma + the.dma_used;
+    the.dma_used += bytes;
+    memset(p, 0, bytes);
     *address = (uint64_t)(uintptr_t)p; // mapped at its own address
     return p;
 }
@@ -219,35 +226,16 @@ static const struct nic_driver *driver_of(uint32_t id)
     return NULL;
 }
 
-static const struct nic_driver *open_at(volatile uint8_t *c, const struct nic_driver *driver, struct nic *out,
-                                        struct paging *paging)
-{
-    static const struct nic_device device = {NULL,         device_config, device_read,
-                                             device_write, device_memory, device_now};
-    const char *why = "a BAR cannot be mapped";
-    the.config = c;
-    wake_up(c);
-    keep_link_awake(c);
-    if (map_bars(paging) == 0 && driver->open(out, &device, &why) == 0) return driver;
-    say("%s: %s", driver->name, why);
-    set_command(c, 0, COMMAND_MASTER);
-    return NULL;
-}
+struct candidate {
+    volatile uint8_t *config;
+    const struct nic_driver *driver;
+    uint32_t bus, device, function;
+};
+enum { MOST_NICS = 8 };
 
-const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging)
+static uint32_t find_nics(const struct acpi *a, struct candidate out[MOST_NICS])
 {
-    const struct acpi *a = &boot->acpi;
-    the.pool = &boot->pool;
-    if (!a->ecam) {
-        say("no MCFG table: no way to PCI configuration space");
-        return NULL;
-    }
-    uint64_t start = a->ecam + ((uint64_t)a->first_bus << 20);
-    uint64_t bytes = (uint64_t)(a->last_bus - a->first_bus + 1) << 20;
-    if (paging_map(paging, start, start, bytes, PAGE_WRITE | PAGE_NO_EXECUTE | PAGE_UNCACHED)) {
-        say("no room to map PCI configuration space");
-        return NULL;
-    }
+    uint32_t n = 0;
     for (uint32_t bus = a->first_bus; bus <= a->last_bus; bus++)
         for (uint32_t device = 0; device < 32; device++)
             for (uint32_t function = 0; function < 8; function++) {
@@ -255,10 +243,81 @@ const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct
                 uint32_t id = config32(c, CONFIG_ID);
                 if (id == UINT32_MAX && function == 0) break;
                 const struct nic_driver *driver = driver_of(id);
-                if (driver) driver = open_at(c, driver, out, paging);
-                if (driver) return driver;
+                if (driver && n < MOST_NICS) out[n++] = (struct candidate){c, driver, bus, device, function};
                 if (function == 0 && !(c[CONFIG_HEADER_TYPE] & HEADER_MULTI_FUNCTION)) break;
             }
-    say("no NIC that a driver knows");
+    return n;
+}
+
+static int open_nic(const struct candidate *n, struct nic *out, struct paging *paging)
+{
+    static const struct nic_device device = {NULL,         device_config, device_read,
+                                             device_write, device_memory, device_now};
+    const char *why = "a BAR cannot be mapped";
+    the.config = n->config;
+    the.dma_used = 0;
+    memset(the.bar, 0, sizeof the.bar);
+    memset(the.bar_bytes, 0, sizeof the.bar_bytes);
+    wake_up(n->config);
+    keep_link_awake(n->config);
+    if (map_bars(paging) == 0 && n->driver->open(out, &device, &why) == 0) return 0;
+    say("%s at %u:%u.%u: %s", n->driver->name, n->bus, n->device, n->function, why);
+    set_command(n->config, 0, COMMAND_MASTER);
+    return -1;
+}
+
+/* The device keeps its rings, but its DMA ends: their memory is the next one's. */
+static void close_nic(const struct candidate *n)
+{
+    enum { SILENCE_NS = 1000000 }; // for what is on its way
+    set_command(n->config, 0, COMMAND_MASTER);
+    clock_delay(SILENCE_NS);
+}
+
+static int has_link(const struct nic *n, uint64_t ns)
+{
+    uint64_t start = clock_now();
+    do
+        if (n->link_mbps(n->self)) return 1;
+    while (clock_now() - start < ns);
+    return 0;
+}
+
+/* Among several NICs the first one with a link: at first look (the one that has booted us still has its own),
+ * then with the time that it takes to negotiate one. Nobody has: the first one that opens, its link may come.
+ */
+static const struct nic_driver *choose(const struct candidate *nic, uint32_t count, struct nic *out,
+                                       struct paging *paging)
+{
+    static const uint64_t patience_ns[] = {0, 6000000000};
+    for (uint32_t pass = 0; count > 1 && pass < 2; pass++)
+        for (uint32_t i = 0; i < count; i++) {
+            if (open_nic(&nic[i], out, paging)) continue;
+            if (has_link(out, patience_ns[pass])) return nic[i].driver;
+            say("%s at %u:%u.%u: no link", nic[i].driver->name, nic[i].bus, nic[i].device, nic[i].function);
+            close_nic(&nic[i]);
+        }
+    for (uint32_t i = 0; i < count; i++)
+        if (open_nic(&nic[i], out, paging) == 0) return nic[i].driver;
     return NULL;
+}
+
+const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging)
+{
+    const struct acpi *a = &boot->acpi;
+    struct candidate nic[MOST_NICS];
+    if (!a->ecam) {
+        say("no MCFG table: no way to PCI configuration space");
+        return NULL;
+    }
+    uint64_t start = a->ecam + ((uint64_t)a->first_bus << 20);
+    uint64_t bytes = (uint64_t)(a->last_bus - a->first_bus + 1) << 20;
+    the.dma = boot_pool_take(&boot->pool, BOOT_DMA);
+    if (!the.dma || paging_map(paging, start, start, bytes, PAGE_WRITE | PAGE_NO_EXECUTE | PAGE_UNCACHED)) {
+        say("no room to map PCI configuration space, or for a NIC's memory");
+        return NULL;
+    }
+    const struct nic_driver *driver = choose(nic, find_nics(a, nic), out, paging);
+    if (!driver) say("no NIC that a driver knows");
+    return driver;
 }

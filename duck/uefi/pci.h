@@ -9,8 +9,9 @@
 #include "duck/uefi/boot.h"
 #include "duck/uefi/paging.h"
 
-/* Finds the first device that a driver knows, maps its BARs uncached, and opens it with memory from the
- * pool. Returns the driver; NULL: none found, or it failed; the log says which. */
+/* Finds the devices that a driver knows; among several the first one with a link. Maps its BARs uncached, and
+ * opens it with memory from the pool (BOOT_DMA). Returns the driver; NULL: none found, or none opens; the log
+ * says why. */
 const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging);
 
 #endif

@@ -1,6 +1,6 @@
 /* pci_device.c: a NIC model as a PCI device of a QEMU guest, in a process of its own.
  *
- *   nic-pci MODEL MAC LOCAL PEER qemu-system-x86_64 ARGUMENT...
+ *   nic-pci MODEL[:unplugged] MAC LOCAL PEER qemu-system-x86_64 ARGUMENT...
  *
  * Starts QEMU with one more device, x-pci-proxy-dev, and answers what it asks over a socket: configuration
  * space, BAR accesses, the guest's memory (which must be a shared file: -object
@@ -86,6 +86,7 @@ static struct {
         uint8_t *at;
     } region[REGIONS];
     uint32_t regions;
+    int unplugged;
     int has_slept;          // since it has an address
     uint64_t in, lost, out; // frames
 } the;
@@ -151,6 +152,7 @@ static void power_on(void)
     put(LINK_CONTROL, 2, LINK_ASPM, 0x01ff);
     the.has_slept = 0;
     the.model->power_on(&bus, 0, the.mac);
+    if (the.unplugged) the.model->set_link(0);
 }
 
 static uint32_t config_read(uint32_t address, uint32_t bytes)
@@ -333,11 +335,16 @@ int main(int count, char **argument)
 {
     static const struct nic_model *const models[] = {&rtl8125_model, &igc_model, NULL};
     if (count < 6) {
-        fprintf(stderr, "usage: nic-pci MODEL MAC LOCAL PEER qemu-system-x86_64 ARGUMENT...\n");
+        fprintf(stderr, "usage: nic-pci MODEL[:unplugged] MAC LOCAL PEER qemu-system-x86_64 ARGUMENT...\n");
         return 2;
     }
+    char *model = argument[1], *suffix = strchr(model, ':');
+    if (suffix && strcmp(suffix, ":unplugged") == 0) {
+        *suffix = 0;
+        the.unplugged = 1;
+    }
     for (uint32_t i = 0; models[i]; i++)
-        if (strcmp(models[i]->name, argument[1]) == 0) the.model = models[i];
+        if (strcmp(models[i]->name, model) == 0) the.model = models[i];
     unsigned m[6];
     if (!the.model ||
         sscanf(argument[2], "%x:%x:%x:%x:%x:%x", &m[0], &m[1], &m[2], &m[3], &m[4], &m[5]) != 6) {
