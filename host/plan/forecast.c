@@ -32,9 +32,9 @@ static int make_plan(struct plan *out, const struct model_config *c, const struc
     // The plan counts 9 bits a weight: other formats are told to it as more or less memory.
     double scale = 9 / in->expert_bits;
     for (uint32_t i = 0; i < all; i++) {
-        bool host = i >= ducks;
-        double memory = host ? in->host_memory_gib * HOST_PART : in->duck_memory_gib;
-        duck[i].weight = host ? in->host_bandwidth_gb_s : in->duck_bandwidth_gb_s;
+        struct duck_hardware h = forecast_duck(in, i);
+        double memory = i >= ducks ? h.memory_gib * HOST_PART : h.memory_gib;
+        duck[i].weight = h.bandwidth_gb_s;
         duck[i].memory_bytes = limited ? (uint64_t)(memory * GIB * scale) : UINT64_MAX;
     }
     int rc = plan_make(out, &moe, in->mtp > 0 && c->mtp_layers > 0, duck, all, err);
@@ -67,15 +67,20 @@ static void judge_fit(struct forecast *f, const struct model_config *c, const st
     double cache = (in->prompt_tokens + in->output_tokens) * w.kv_values * w.attention_layers * in->kv_bytes;
     double attention = w.attention_layers * (w.attention + w.indexer) + 2 * w.moe_layers * w.router +
                        c->first_dense_layers * w.dense + w.mtp_projection + 2 * w.head + shared + cache;
-    double fullest = 0, host = 2 * w.head; // the embedding is looked up on the host
-    for (uint32_t i = 0; i < (uint32_t)in->ducks; i++) fullest = fmax(fullest, duck_bytes(p, in, i));
+    double fullest = 0, room = 1, host = 2 * w.head; // the embedding is looked up on the host
+    for (uint32_t i = 0; i < (uint32_t)in->ducks; i++) {
+        double needs = duck_bytes(p, in, i), has = forecast_duck(in, i).memory_gib * GIB;
+        if (needs * room <= fullest * has) continue;
+        fullest = needs;
+        room = has;
+    }
     if (in->host_duck > 0) host += duck_bytes(p, in, (uint32_t)in->ducks) / HOST_PART;
     f->fits = true;
     if (in->gpu > 0)
         add_fit(f, "GPU", attention, in->gpu_memory_gib * GIB);
     else
         host += attention;
-    add_fit(f, "fullest duck", fullest, in->duck_memory_gib * GIB);
+    add_fit(f, "fullest duck", fullest, room);
     add_fit(f, "host", host, in->host_memory_gib * GIB);
 }
 
@@ -92,14 +97,14 @@ static void cold_start(struct forecast *f, const struct model_config *c, const s
     double most = 0, all = 0;
     for (uint32_t i = 0; i < (uint32_t)in->ducks; i++) {
         double sent = duck_bytes(p, in, i) * in->checkpoint_bits / in->expert_bits;
-        most = fmax(most, sent);
+        most = fmax(most, sent / forecast_duck(in, i).link_gbit_s);
         all += sent;
     }
     f->experts_gb = experts / 1e9;
     f->checkpoint_gb = (experts + rest) / 1e9;
     f->disk_s = f->checkpoint_gb / in->disk_gb_s;
     f->uplink_s = all * 8 / (in->domains * in->uplink_gbit_s * 1e9);
-    f->link_s = most * 8 / (in->duck_link_gbit_s * 1e9);
+    f->link_s = most * 8 / 1e9;
     f->cold_start_s = fmax(f->disk_s, fmax(f->uplink_s, f->link_s));
 }
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,11 +118,71 @@ int forecast_inputs_set(struct forecast_inputs *in, const char *assignment, stru
     return store(in, key, value, "--set", err);
 }
 
+/* "kinds": [{"ducks": 8, "duck_bandwidth_gb_s": 38.4}, ...]: what a kind does not say is as for all. */
+static int read_kind(struct forecast_inputs *in, struct duck_kind *kind, const cJSON *item, const char *name,
+                     struct error *err)
+{
+    struct forecast_inputs one = *in;
+    one.ducks = NAN;
+    for (const cJSON *i = item->child; i; i = i->next) {
+        if (!strcmp(i->string, "about")) continue;
+        const struct input_key *key = find(i->string, strlen(i->string));
+        bool known = key && (!strcmp(key->name, "ducks") || !strncmp(key->name, "duck_", 5));
+        if (!known || !cJSON_IsNumber(i))
+            return error_set(err, -EINVAL,
+                             "%s: kinds: '%.40s' is %s; a kind has numbers: ducks duck_memory_gib "
+                             "duck_bandwidth_gb_s duck_gflops duck_link_gbit_s",
+                             name, i->string, json_show(i).s);
+        int rc = store(&one, key, i->valuedouble, name, err);
+        if (rc) return rc;
+    }
+    if (isnan(one.ducks)) return error_set(err, -EINVAL, "%s: kinds: a kind needs its number of ducks", name);
+    *kind =
+        (struct duck_kind){one.ducks, one.duck_memory_gib / in->duck_memory_gib,
+                           one.duck_bandwidth_gb_s / in->duck_bandwidth_gb_s,
+                           one.duck_gflops / in->duck_gflops, one.duck_link_gbit_s / in->duck_link_gbit_s};
+    return 0;
+}
+
+static int read_kinds(struct forecast_inputs *in, const cJSON *kinds, const char *name, struct error *err)
+{
+    const cJSON *item;
+    if (!kinds) return 0;
+    if (!cJSON_IsArray(kinds)) return error_set(err, -EINVAL, "%s: kinds is not an array", name);
+    cJSON_ArrayForEach(item, kinds)
+    {
+        if (in->kinds == FORECAST_KINDS)
+            return error_set(err, -EINVAL, "%s: kinds has %d members, at most %u are possible", name,
+                             cJSON_GetArraySize(kinds), FORECAST_KINDS);
+        int rc = read_kind(in, &in->kind[in->kinds], item, name, err);
+        if (rc) return rc;
+        in->kinds++;
+    }
+    return 0;
+}
+
+struct duck_hardware forecast_duck(const struct forecast_inputs *in, uint32_t duck)
+{
+    if (duck >= (uint32_t)in->ducks)
+        return (struct duck_hardware){in->host_memory_gib, in->host_bandwidth_gb_s, in->host_gflops,
+                                      INFINITY};
+    struct duck_kind k = {0, 1, 1, 1, 1};
+    double end = 0;
+    for (unsigned i = 0; i < in->kinds; i++) {
+        end += in->kind[i].ducks;
+        if (duck >= end) continue;
+        k = in->kind[i];
+        break;
+    }
+    return (struct duck_hardware){in->duck_memory_gib * k.memory, in->duck_bandwidth_gb_s * k.bandwidth,
+                                  in->duck_gflops * k.gflops, in->duck_link_gbit_s * k.link};
+}
+
 static int read_members(struct forecast_inputs *in, const cJSON *root, const char *name, struct error *err)
 {
     if (!cJSON_IsObject(root)) return error_set(err, -EINVAL, "%s: is not a JSON object", name);
     for (const cJSON *i = root->child; i; i = i->next) {
-        if (!strcmp(i->string, "about")) continue;
+        if (!strcmp(i->string, "about") || !strcmp(i->string, "kinds")) continue;
         const struct input_key *key = find(i->string, strlen(i->string));
         if (!key || key->group != INPUT_HARDWARE) {
             char names[400];
@@ -138,7 +199,7 @@ static int read_members(struct forecast_inputs *in, const cJSON *root, const cha
         if (isnan(*forecast_input(in, &forecast_keys[i])))
             return error_set(err, -EINVAL, "%s: key %s is missing (%s)", name, forecast_keys[i].name,
                              forecast_keys[i].what);
-    return 0;
+    return read_kinds(in, cJSON_GetObjectItemCaseSensitive(root, "kinds"), name, err);
 }
 
 int forecast_inputs_read(struct forecast_inputs *out, enum forecast_scheme scheme, const char *path,
@@ -146,6 +207,7 @@ int forecast_inputs_read(struct forecast_inputs *out, enum forecast_scheme schem
 {
     for (size_t i = 0; i < forecast_key_count; i++)
         *forecast_input(out, &forecast_keys[i]) = forecast_keys[i].preset[scheme];
+    out->kinds = 0;
     cJSON *root;
     int rc = json_read(&root, path, (size_t)1 << 20, err);
     if (rc) return rc;
@@ -158,6 +220,10 @@ int forecast_inputs_check(const struct forecast_inputs *in, struct error *err)
 {
     if (in->domains > in->ducks)
         return error_set(err, -EINVAL, "domains is %g, but there are %g ducks", in->domains, in->ducks);
+    double of_kinds = 0;
+    for (unsigned i = 0; i < in->kinds; i++) of_kinds += in->kind[i].ducks;
+    if (of_kinds > in->ducks)
+        return error_set(err, -EINVAL, "kinds has %g ducks, but there are %g", of_kinds, in->ducks);
     if (in->host_duck > 0 && in->gpu < 1)
         return error_set(err, -EINVAL,
                          "host_duck is 1 and gpu is 0: without a GPU the host's memory serves attention; set "

@@ -2,15 +2,26 @@
  *
  * One table (inputs.c) serves the hardware file, --set and the listing; docs/plan.md explains every key. All
  * values are doubles in the unit their name ends with; switches are 0 or 1. Unknown keys and values out of
- * range are refused by name. */
+ * range are refused by name. Unlike ducks stand in the file's "kinds". */
 #ifndef DUCKD_HOST_PLAN_INPUTS_H
 #define DUCKD_HOST_PLAN_INPUTS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "host/util/error.h"
 
+#define FORECAST_KINDS 8u
+
+/* So many ducks that differ from the file's duck_* keys, by factors: what changes those changes them alike.
+ */
+struct duck_kind {
+    double ducks, memory, bandwidth, gflops, link;
+};
+
 struct forecast_inputs {
+    struct duck_kind kind[FORECAST_KINDS]; // ducks 0 .. are of kind[0], and so on; the rest are plain
+    unsigned kinds;
     // hardware: the file must give all of these
     double ducks, duck_memory_gib, duck_bandwidth_gb_s, duck_gflops, duck_link_gbit_s;
     double domains, uplink_gbit_s, frame_bytes, latency_us;
@@ -50,6 +61,12 @@ int forecast_inputs_set(struct forecast_inputs *in, const char *assignment, stru
 int forecast_inputs_check(const struct forecast_inputs *in, struct error *err);
 /* The names of a group, separated by spaces. */
 void forecast_inputs_names(enum input_group group, char *out, size_t size);
+
+/* One duck's figures; beyond in->ducks it is the host itself. */
+struct duck_hardware {
+    double memory_gib, bandwidth_gb_s, gflops, link_gbit_s;
+};
+struct duck_hardware forecast_duck(const struct forecast_inputs *in, uint32_t duck);
 
 double *forecast_input(struct forecast_inputs *in, const struct input_key *key);
 

@@ -14,6 +14,7 @@
 struct sim_duck {
     uint32_t domain;
     bool local; // the host's own cores: no wire
+    double bandwidth_gb_s, gflops, link_gbit_s;
     double rx_free, core_free, tx_free;
     double busy;
     const struct sim_share *at;
@@ -75,7 +76,11 @@ struct sim *sim_open(const struct model_config *c, const struct forecast_inputs 
     s->domain_first = s->domain_done + s->domains;
     s->domain_bytes = s->domain_first + s->domains;
     for (uint32_t i = 0; i < s->ducks; i++) {
-        s->duck[i].local = in->host_duck > 0 && i + 1 == s->ducks;
+        struct duck_hardware h = forecast_duck(in, i);
+        s->duck[i].bandwidth_gb_s = h.bandwidth_gb_s;
+        s->duck[i].gflops = h.gflops;
+        s->duck[i].link_gbit_s = h.link_gbit_s;
+        s->duck[i].local = i >= (uint32_t)in->ducks;
         s->duck[i].domain = i % s->domains;
         s->duck[i].at = &s->share[(size_t)i * s->banks];
     }
@@ -129,11 +134,9 @@ static double compute_s(const struct sim *s, const struct sim_duck *d, double pa
     double always = in->shared_on_gpu > 0 ? 0 : s->c->shared_experts;
     double routed = forecast_distinct_experts(s->c, rows) * (1 - already_read);
     double weights = (routed + always) * s->work.expert * part;
-    double peak = d->local ? in->host_bandwidth_gb_s : in->duck_bandwidth_gb_s;
-    double gflops = d->local ? in->host_gflops : in->duck_gflops;
-    double read = weights * in->expert_bits / 8 / (peak * in->memory_share * 1e9);
+    double read = weights * in->expert_bits / 8 / (d->bandwidth_gb_s * in->memory_share * 1e9);
     double multiply =
-        2 * rows * (s->c->top_k + always) * s->work.expert * part / (gflops * in->flop_share * 1e9);
+        2 * rows * (s->c->top_k + always) * s->work.expert * part / (d->gflops * in->flop_share * 1e9);
     if (in->blocked_prefill > 0) return fmax(read, multiply);
     return rows > 1 ? read + multiply : read; // weights are unpacked first, then multiplied
 }
@@ -165,7 +168,7 @@ static void duck_part(struct sim *s, struct sim_duck *d, uint32_t bank, double r
         return;
     }
     double payload = d->at[bank].vectors * rows * s->c->hidden_size * in->result_bytes;
-    double wire = wire_s(s, payload, in->duck_link_gbit_s), frame = frame_s(s, in->duck_link_gbit_s);
+    double wire = wire_s(s, payload, d->link_gbit_s), frame = frame_s(s, d->link_gbit_s);
     double ready = in->streamed > 0 ? d->core_free - work * DOWN_PART : d->core_free;
     double sent = fmax(fmax(ready, d->tx_free) + wire, d->core_free + fmin(frame, wire));
     d->tx_free = sent;
@@ -185,7 +188,7 @@ static double flock_step(struct sim *s, uint32_t layer, double rows, double star
     s->stages = (struct sim_stages){.prepare_s = in->prepare_us * 1e-6};
     double sending = start + s->stages.prepare_s, latency = in->latency_us * 1e-6;
     double payload = rows * (s->c->hidden_size * in->activation_bytes + s->c->top_k * 8.0);
-    double up = wire_s(s, payload, in->uplink_gbit_s), down = wire_s(s, payload, in->duck_link_gbit_s);
+    double up = wire_s(s, payload, in->uplink_gbit_s);
     for (uint32_t i = 0; i < s->domains; i++) {
         s->up_tx[i] = fmax(sending, s->up_tx[i]) + up;
         s->domain_done[i] = s->domain_bytes[i] = 0;
@@ -197,7 +200,8 @@ static double flock_step(struct sim *s, uint32_t layer, double rows, double star
         double arrival = sending;
         if (!d->local) {
             double first = s->up_tx[d->domain] - up + fmin(up, frame_s(s, in->uplink_gbit_s));
-            d->rx_free = fmax(fmax(first, d->rx_free) + down, s->up_tx[d->domain]);
+            d->rx_free =
+                fmax(fmax(first, d->rx_free) + wire_s(s, payload, d->link_gbit_s), s->up_tx[d->domain]);
             arrival = d->rx_free + latency;
         }
         arrived = fmax(arrived, arrival);
@@ -255,14 +259,17 @@ static double layer_end(struct sim *s, const struct sim_job *j, uint32_t layer, 
     const struct model_config *c = s->c;
     bool dense = layer < c->first_dense_layers;
     double spent = forecast_attention_s(c, s->in, j->rows, j->context);
-    if (layer == c->layers) spent += forecast_dense_s(s->in, s->work.mtp_projection, 1, j->rows);
-    if (dense) spent += forecast_dense_s(s->in, s->work.dense, 1, j->rows);
+    if (layer == c->layers)
+        spent += forecast_dense_s(s->in, s->work.mtp_projection, forecast_linear_bytes(s->in), j->rows);
+    if (dense) spent += forecast_dense_s(s->in, s->work.dense, forecast_linear_bytes(s->in), j->rows);
     *left = use_gpu(s, ready, spent) + (s->in->gpu > 0 ? s->in->gpu_layer_us * 1e-6 : 0);
     if (dense) return *left;
     double answer = flock_step(s, layer, j->rows, *left);
     if (s->in->shared_on_gpu > 0) {
         double shared = c->shared_experts * s->work.expert;
-        answer = fmax(answer, use_gpu(s, *left, forecast_dense_s(s->in, shared, 1, j->rows)));
+        answer =
+            fmax(answer,
+                 use_gpu(s, *left, forecast_dense_s(s->in, shared, forecast_linear_bytes(s->in), j->rows)));
     }
     return answer;
 }

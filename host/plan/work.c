@@ -56,10 +56,12 @@ double forecast_attention_s(const struct model_config *c, const struct forecast_
         scored = context;
         seen = fmin(context, c->index_topk);
     }
-    double weights = w.attention + w.indexer + 2 * w.router; // the router is bf16
+    double weights = w.attention + w.indexer;
+    double folded = in->gpu > 0 ? 0 : (double)c->kv_lora_rank * c->heads * (c->qk_nope_dim + c->v_dim);
+    double bytes = (weights - folded) * forecast_linear_bytes(in) + 2 * folded + 2 * w.router; // bf16
     double values = seen * (c->kv_lora_rank + c->qk_rope_dim) + scored * c->index_head_dim;
-    double flops = 2 * rows * weights +
+    double flops = 2 * rows * (weights + w.router) +
                    2 * rows * seen * c->heads * (2.0 * c->kv_lora_rank + c->qk_rope_dim) +
                    2 * rows * scored * c->index_heads * c->index_head_dim;
-    return device_s(in, weights + values * in->kv_bytes, flops);
+    return device_s(in, bytes + values * in->kv_bytes, flops);
 }

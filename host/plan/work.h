@@ -23,6 +23,12 @@ struct forecast_work forecast_work(const struct model_config *c, const struct fo
 /* Distinct routed experts that `rows` tokens choose, if every choice were independent and uniform. */
 double forecast_distinct_experts(const struct model_config *c, double rows);
 
+/* Of a weight of a linear layer where attention is computed: fp8, or fp9 on the host's cores. */
+static inline double forecast_linear_bytes(const struct forecast_inputs *in)
+{
+    return in->gpu > 0 ? 1 : 9.0 / 8;
+}
+
 /* Seconds of the GPU (of the host, without one) by bytes and operations alone. */
 double forecast_attention_s(const struct model_config *c, const struct forecast_inputs *in, double rows,
                             double context);
