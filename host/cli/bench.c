@@ -1,5 +1,6 @@
 /* bench.c: `duckd bench`: a suite, case by case. Everything measured lands in the output directory. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -23,7 +24,16 @@ struct case_progress {
     struct progress progress;
     const char *name;
     uint32_t limit;
+    uint64_t first_cpu_ns; // of the process, at the first token
 };
+
+/* What this process has computed: on a machine that is busy with other things it says more than the clock. */
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /* Begins with the first token: the prompt shows its own progress. */
 static int on_token(void *ctx, const struct answer *a, size_t index, struct error *err)
@@ -31,13 +41,15 @@ static int on_token(void *ctx, const struct answer *a, size_t index, struct erro
     struct case_progress *p = ctx;
     (void)a;
     (void)err;
+    if (index == 0) p->first_cpu_ns = cpu_ns();
     if (index == 0) progress_begin(&p->progress, p->name, "tokens", p->limit, 1);
     progress_update(&p->progress, (double)index);
     return 0;
 }
 
+/* *tpot_cpu_ms: the process's time per token; NAN: nothing was measured. */
 static int run_case(struct session *s, const struct suite_case *c, uint32_t n, struct answer *a,
-                    struct error *err)
+                    double *tpot_cpu_ms, struct error *err)
 {
     struct case_progress progress = {.name = c->name, .limit = n};
     struct question q = {
@@ -52,6 +64,9 @@ static int run_case(struct session *s, const struct suite_case *c, uint32_t n, s
     int rc = answer_make(s, &q, a, err);
     interrupt_release();
     progress_end(&progress.progress);
+    *tpot_cpu_ms = NAN;
+    if (a->count > 1)
+        *tpot_cpu_ms = (double)(cpu_ns() - progress.first_cpu_ns) * 1e-6 / (double)(a->count - 1);
     return rc;
 }
 
@@ -95,7 +110,7 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
         struct answer a;
         struct bench_case *c = &run->cases[run->count++];
         c->what = &suite->cases[i];
-        rc = run_case(s, c->what, answer_limit(s->options, c->what), &a, err);
+        rc = run_case(s, c->what, answer_limit(s->options, c->what), &a, &c->tpot_cpu_ms, err);
         c->result = a.result;
         c->tokens = a.count;
         answer_measure(&a, &c->figures);
@@ -121,10 +136,11 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
 static int warm_up(struct session *s, const struct suite *suite, struct error *err)
 {
     struct answer a;
+    double unused;
     struct suite_case c = suite->cases[0];
     c.name = "warming up";
     if (c.prompt.count > 64) c.prompt.count = 64;
-    int rc = run_case(s, &c, s->synthetic ? WARM_UP_SYNTHETIC : WARM_UP_TOKENS, &a, err);
+    int rc = run_case(s, &c, s->synthetic ? WARM_UP_SYNTHETIC : WARM_UP_TOKENS, &a, &unused, err);
     if (!rc && a.interrupted) rc = -EINTR;
     answer_free(&a);
     return rc;

@@ -104,6 +104,7 @@ static void write_case(FILE *to, const struct bench_case *c)
                    {"mtp_accept", f->mtp_accept},
                    {"draft_share", f->draft_share},
                    {"round_ms", f->round_ms},
+                   {"tpot_cpu_ms", c->tpot_cpu_ms},
                    {"break_even_accept", c->break_even},
                    {"pair_over_serial", f->pair_over_serial},
                    {"overlap_gain", f->overlap_gain}};

@@ -9,8 +9,9 @@ struct bench_case {
     const struct suite_case *what;
     struct answer_figures figures;
     struct generation_result result;
-    size_t tokens;     // generated
-    double break_even; // acceptance above which drafts paid by the end of the case
+    size_t tokens;      // generated
+    double tpot_cpu_ms; // of all cores, from the first token on
+    double break_even;  // acceptance above which drafts paid by the end of the case
     bool plotted;
 };
 

@@ -41,7 +41,7 @@ void trace__add(enum trace_kind kind, uint32_t index, const char *name, uint64_t
 
 /* ---- JSON ---- */
 
-static const char *const row_names[] = {"engine", "lane", "backend", "flock", "duck"};
+static const char *const row_names[] = {"engine", "lane", "backend", "flock", "port", "duck"};
 
 /* Rows in the order of the kinds; the row's number is unique over all of them. */
 static unsigned row_of(const struct span *s)
@@ -91,10 +91,10 @@ static void write_span(FILE *to, const struct span *s)
 
 static void write_row_names(FILE *to, uint64_t count)
 {
-    uint32_t rows[5] = {0};
+    uint32_t rows[TRACE_KINDS] = {0};
     for (uint64_t i = 0; i < count; i++)
         if (ring[i].index >= rows[ring[i].kind]) rows[ring[i].kind] = ring[i].index + 1;
-    for (uint32_t kind = 0; kind < 5; kind++) {
+    for (uint32_t kind = 0; kind < TRACE_KINDS; kind++) {
         bool one = kind == TRACE_ENGINE || kind == TRACE_BACKEND || kind == TRACE_FLOCK;
         for (uint32_t i = 0; i < (one && rows[kind] ? 1 : rows[kind]); i++) {
             fprintf(to,

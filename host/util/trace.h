@@ -1,4 +1,5 @@
-/* trace.h: what happened when, as a Chrome/Perfetto trace: one row per lane, per duck, and for the engine.
+/* trace.h: what happened when, as a Chrome/Perfetto trace: one row per lane, port and duck, and for the
+ * engine.
  *
  * Off, a span costs one test of a flag. On, it costs one atomic addition and a store into a ring that was
  * allocated at the start: the newest TRACE_SPANS spans are kept. Spans of a row nest or follow each other;
@@ -20,7 +21,9 @@ enum trace_kind {
     TRACE_LANE,    // jobs, and inside them backend and flock; index: lane
     TRACE_BACKEND, // overlapping; index: lane
     TRACE_FLOCK,   // overlapping; index: lane
-    TRACE_DUCK,    // index: duck
+    TRACE_PORT,    // of a network flock: sending, adding up; index: port
+    TRACE_DUCK,    // computing; index: duck
+    TRACE_KINDS
 };
 
 extern bool trace_on;

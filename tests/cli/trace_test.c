@@ -56,12 +56,12 @@ struct expected {
     int row, least;
 };
 
-/* 24 tokens through 6 layers with drafts; rows: engine 0, lanes 1000 .., ducks 4000 .. */
+/* 24 tokens through 6 layers with drafts; rows: engine 0, lanes 1000 .., ducks 5000 .. */
 static const struct expected expected[] = {
     {"prefill chunk", 1000, 1}, {"decode", 1000, 10},        {"mtp", 1000, 10},
     {"backend", 1000, 60},      {"flock", 1000, 60},         {"sample", 0, 24},
-    {"round of prefill", 0, 1}, {"round with drafts", 0, 8}, {"compute", 4000, 60},
-    {"compute", 4001, 60},      {"compute", 4002, 60},
+    {"round of prefill", 0, 1}, {"round with drafts", 0, 8}, {"compute", 5000, 60},
+    {"compute", 5001, 60},      {"compute", 5002, 60},
 };
 
 static void check_events(const cJSON *list)

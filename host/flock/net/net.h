@@ -128,6 +128,7 @@ struct net_duck {
     uint64_t ack_ns, answer_ns; // usual times: step sent -> ack, ack -> all results
     _Atomic bool has_stats;     // release: stats are written
     struct wire_stats stats;
+    uint64_t traced_ns; // end of the last span of a trace
     struct net_counters count;
     _Atomic uint32_t recent_us[NET_RECENT]; // compute times, the newest overwrites the oldest
 };
@@ -140,6 +141,7 @@ struct net_port {
     struct net_duck **duck;
     uint32_t sent;          // last step broadcast
     uint32_t next_fragment; // of the step after it
+    uint64_t sending_ns;    // since when it is being sent, for a trace
     uint64_t discover_ns;
     _Atomic int seen_goal;            // that the worker has last worked for
     uint32_t request;                 // numbers of requests

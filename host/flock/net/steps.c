@@ -81,7 +81,10 @@ static void broadcast(struct net_port *p, uint64_t now, uint64_t *deadline)
     struct net_flock *f = p->flock;
     while (p->sent != atomic_load_explicit(&f->published, memory_order_acquire)) {
         struct net_slot *s = slot_of(f, p->sent + 1);
-        if (p->next_fragment == 0) expect(p, s, now); // answers may come before the last fragment is out
+        if (p->next_fragment == 0) {
+            expect(p, s, now); // answers may come before the last fragment is out
+            p->sending_ns = clock_ns();
+        }
         while (p->next_fragment < s->fragments) {
             if (!send_fragment(p, NULL, s, p->next_fragment)) {
                 net__sooner(deadline, now + 20 * NET_US);
@@ -89,7 +92,9 @@ static void broadcast(struct net_port *p, uint64_t now, uint64_t *deadline)
             }
             p->next_fragment++;
         }
-        atomic_store_explicit(&s->sent_ns, clock_ns(), memory_order_relaxed);
+        uint64_t sent = clock_ns();
+        atomic_store_explicit(&s->sent_ns, sent, memory_order_relaxed);
+        trace_span(TRACE_PORT, p->index, "send", p->sending_ns, sent, s->bank, 0, s->tokens);
         p->next_fragment = 0;
         p->sent++;
         atomic_fetch_sub_explicit(&s->users, 1, memory_order_acq_rel);
@@ -209,9 +214,12 @@ static void place(struct net_duck *d, struct net_slot *s, const struct net_resul
         atomic_store_explicit(&s->first_result_ns, clock_ns(), memory_order_relaxed);
     if (atomic_fetch_sub_explicit(&s->left[block], 1, memory_order_acq_rel) != 1) return;
     bool last = atomic_load_explicit(&s->blocks_left, memory_order_relaxed) == 1;
-    if (last) atomic_store_explicit(&s->last_result_ns, clock_ns(), memory_order_relaxed);
+    uint64_t whole = last || trace_on ? clock_ns() : 0;
+    if (last) atomic_store_explicit(&s->last_result_ns, whole, memory_order_relaxed);
     reduce(d->port, s, &part);
-    if (last) atomic_store_explicit(&s->reduced_ns, clock_ns(), memory_order_relaxed);
+    uint64_t added = last || trace_on ? clock_ns() : 0;
+    if (last) atomic_store_explicit(&s->reduced_ns, added, memory_order_relaxed);
+    trace_span(TRACE_PORT, d->port->index, "add", whole, added, s->bank, 0, part.tokens);
     if (atomic_fetch_sub_explicit(&s->blocks_left, 1, memory_order_acq_rel) == 1) step_complete(f);
 }
 
@@ -261,6 +269,18 @@ void net__result(struct net_duck *d, const struct wire_header *h, const uint8_t 
     finish_if_whole(d, r);
 }
 
+/* Its own times, laid before the moment DONE came: when it began is known to a frame's way only. Never before
+ * the end of the step that it computed last. */
+static void trace_compute(struct net_duck *d, const struct net_slot *s, const struct wire_done *done,
+                          uint64_t now)
+{
+    uint64_t to = now - NET_US * done->send_us, from = to - NET_US * done->compute_us;
+    if (to <= d->traced_ns) return;
+    if (from < d->traced_ns) from = d->traced_ns;
+    d->traced_ns = to;
+    trace_span(TRACE_DUCK, d->index, "compute", from, to, s->bank, 0, s->tokens);
+}
+
 void net__done(struct net_duck *d, uint32_t step, const struct wire_done *done, uint64_t now)
 {
     struct net_result *r = result_of(d, step);
@@ -276,11 +296,7 @@ void net__done(struct net_duck *d, uint32_t step, const struct wire_done *done, 
     if (r->acked_ns == 0) r->acked_ns = now;
     r->seen = r->plan.fragments;
     look_for_gap(r, now);
-    // Its own times, laid before the moment DONE came: when it began is known to a frame's way only.
-    const struct net_slot *s = slot_of(d->port->flock, step);
-    uint64_t computed = now - NET_US * done->send_us;
-    trace_span(TRACE_DUCK, d->index, "compute", computed - NET_US * done->compute_us, computed, s->bank, 0,
-               s->tokens);
+    if (trace_on) trace_compute(d, slot_of(d->port->flock, step), done, now);
     net__count(&d->count.steps, 1);
     net__count(&d->count.experts, done->experts);
     net__count(&d->count.expert_bytes, done->bytes);

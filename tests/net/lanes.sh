@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# lanes.sh: two lanes over frames: token and draft at the ducks at the same time, with the text of local ducks.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+port=$((20000 + $$ % 20000))
+for i in 1 2; do
+    "$build/duck-linux" --udp "127.0.0.2$i" --port "$port" --key "$work/key" --memory 64M --name "duck-$i" >"$work/duck$i.log" 2>&1 &
+    pids+=($!)
+done
+cat >"$work/flock" <<EOF
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 3000,
+ "ports": [{"address": "127.0.0.1", "ducks": [{"address": "127.0.0.21:$port"}, {"address": "127.0.0.22:$port"}]}]}
+EOF
+answer=(--tokens "$work/prompt" --ignore-eos --json -q)
+seq -s, 10 610 | sed 's/^/[/; s/$/]/' >"$work/prompt" # two chunks
+timeout 60 "$build/duckd" generate "${answer[@]}" -n 40 --flock local:3 --mtp 0 >"$work/local.json"
+timeout 60 "$build/duckd" generate "${answer[@]}" -n 40 --flock "$work/flock" --drafts always --trace "$work/trace.json" \
+    >"$work/net.json" 2>"$work/net.log" || fail "duckd: $(tail -n 3 "$work/net.log")"
+for f in local net; do sed 's/.*"tokens": \[\([0-9, ]*\)\].*/\1/' "$work/$f.json" >"$work/$f.ids"; done
+[ "$(tr -cd , <"$work/local.ids" | wc -c)" -eq 39 ] || fail "no 40 tokens: $(cat "$work/local.json")"
+cmp "$work/local.ids" "$work/net.ids" || fail "the tokens differ from those of local ducks without drafts"
+"$build/tests/trace-lanes" "$work/trace.json" || fail "the trace does not show it"
+echo "ok"
