@@ -93,6 +93,48 @@ static int save_csv(const char *dir, const char *name, const struct answer *a, s
     return output_commit(&f, err);
 }
 
+/* stdout.txt and stderr.txt: what was said, beside what was measured. */
+struct archive {
+    struct output_file out, err;
+};
+
+static int archive_open(struct archive *a, const char *dir, struct error *err)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/stdout.txt", dir);
+    int rc = output_open(&a->out, path, err);
+    if (rc) return rc;
+    snprintf(path, sizeof path, "%s/stderr.txt", dir);
+    rc = output_open(&a->err, path, err);
+    if (rc)
+        output_abandon(&a->out);
+    else
+        log_copy(a->err.stream);
+    return rc;
+}
+
+/* Also of a run that failed: then the reason is its last line. */
+static int archive_close(struct archive *a, int rc, struct error *err)
+{
+    log_copy(NULL);
+    if (rc && err->text[0]) fprintf(a->err.stream, "duckd: %s\n", err->text);
+    struct error unsaid;
+    int out = output_commit(&a->out, rc ? &unsaid : err);
+    int end = output_commit(&a->err, rc || out ? &unsaid : err);
+    return rc ? rc : out ? out : end;
+}
+
+static int save_flock(const struct bench_run *run, const char *dir, const char *when, struct error *err)
+{
+    char path[4096];
+    struct output_file f;
+    snprintf(path, sizeof path, "%s/flock-%s.json", dir, when);
+    int rc = output_open(&f, path, err);
+    if (rc) return rc;
+    bench_flock(f.stream, engine_flock(run->session->engine));
+    return output_commit(&f, err);
+}
+
 /* What the suite says, or less where -n does. */
 static uint32_t answer_limit(const struct options *o, const struct suite_case *c)
 {
@@ -100,11 +142,13 @@ static uint32_t answer_limit(const struct options *o, const struct suite_case *c
 }
 
 /* Runs all cases; on Ctrl-C what is there is reported and -EINTR returned. */
-static int run_cases(struct bench_run *run, const struct suite *suite, const char *dir, struct error *err)
+static int run_cases(struct bench_run *run, const struct suite *suite, const char *dir,
+                     struct archive *archive, struct error *err)
 {
     struct session *s = run->session;
     bool gnuplot = true;
     bench_table_header(stdout, s);
+    bench_table_header(archive->out.stream, s);
     int rc = output_finish(err);
     for (size_t i = 0; !rc && i < suite->count; i++) {
         struct answer a;
@@ -124,6 +168,7 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
         }
         if (!rc) {
             bench_table_row(stdout, c);
+            bench_table_row(archive->out.stream, c);
             rc = output_finish(err);
         }
         if (!rc && a.interrupted) rc = -EINTR;
@@ -157,17 +202,20 @@ static int save_summary(const struct bench_run *run, const char *dir, struct err
     return output_commit(&f, err);
 }
 
-static int run_suite(struct bench_run *run, const struct suite *suite, const char *dir, struct error *err)
+static int run_suite(struct bench_run *run, const struct suite *suite, const char *dir,
+                     struct archive *archive, struct error *err)
 {
     time_t now = time(NULL);
     struct tm utc;
     strftime(run->started, sizeof run->started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     run->cases = calloc(suite->count, sizeof *run->cases);
     if (!run->cases) return error_set(err, -ENOMEM, "out of memory");
-    int rc = warm_up(run->session, suite, err);
-    if (!rc) rc = run_cases(run, suite, dir, err);
+    int rc = save_flock(run, dir, "before", err);
+    if (!rc) rc = warm_up(run->session, suite, err);
+    if (!rc) rc = run_cases(run, suite, dir, archive, err);
     if (!rc || rc == -EINTR) {
-        int saved = save_summary(run, dir, err);
+        int saved = save_flock(run, dir, "after", err);
+        if (!saved) saved = save_summary(run, dir, err);
         if (saved) rc = saved;
     }
     if (!rc) log_notice("results are in %s", dir);
@@ -203,6 +251,12 @@ int command_bench(const struct options *o, int argc, char **argv, struct error *
     char path[4096] = "";
     int rc = prepare(&s, &suite, path, o, err);
     if (!rc) rc = output_directory(o->csv, err);
+    struct archive archive;
+    bool archived = false;
+    if (!rc) {
+        rc = archive_open(&archive, o->csv, err);
+        archived = !rc;
+    }
     uint64_t start = clock_ns();
     if (!rc) rc = session_load(&s, err);
     struct bench_run run = {.session = &s,
@@ -211,8 +265,8 @@ int command_bench(const struct options *o, int argc, char **argv, struct error *
                             .argc = argc,
                             .argv = argv,
                             .load_s = (double)(clock_ns() - start) / 1e9};
-    if (!rc) rc = run_suite(&run, &suite, o->csv, err);
+    if (!rc) rc = run_suite(&run, &suite, o->csv, &archive, err);
     suite_free(&suite);
-    session_close(&s);
-    return rc;
+    session_close(&s); // with -v it says what the ducks have done
+    return archived ? archive_close(&archive, rc, err) : rc;
 }

@@ -127,9 +127,9 @@ static void write_case(FILE *to, const struct bench_case *c)
     fputs("}", to);
 }
 
-/* The ducks' own counters, over all cases and the warm-up: who did the work. */
-static void write_ducks(FILE *to, struct flock *flock)
+void bench_flock(FILE *to, struct flock *flock)
 {
+    fputc('[', to);
     for (uint32_t i = 0; i < flock_ducks(flock); i++) {
         struct duck_stats d;
         flock_duck_stats(flock, i, &d);
@@ -141,6 +141,7 @@ static void write_ducks(FILE *to, struct flock *flock)
                 d.slices, d.weight_bytes, d.steps, d.expert_reads, d.expert_bytes,
                 (double)d.compute_ns / 1e6);
     }
+    fputs("]\n", to);
 }
 
 /* Also what is shared: it decides what the times are worth. */
@@ -177,9 +178,9 @@ void bench_summary(FILE *to, const struct bench_run *run)
     fprintf(to, ", \"mtp\": %s, \"temperature\": %g, \"seed\": %" PRIu64 ", \"load_s\": %.3f,\n",
             s->mtp ? "true" : "false", (double)s->sampling.temperature, s->sampling.seed, run->load_s);
     write_machine(to);
-    fputs(" \"ducks\": [", to);
-    write_ducks(to, engine_flock(s->engine));
-    fputs("],\n \"cases\": [\n", to);
+    fputs(" \"ducks\": ", to); // over all cases and the warm-up: who did the work
+    bench_flock(to, engine_flock(s->engine));
+    fputs(",\n \"cases\": [\n", to);
     for (size_t i = 0; i < run->count; i++) {
         if (i) fputs(",\n", to);
         write_case(to, &run->cases[i]);

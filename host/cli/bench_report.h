@@ -28,6 +28,8 @@ struct bench_run {
 
 void bench_table_header(FILE *to, const struct session *s);
 void bench_table_row(FILE *to, const struct bench_case *c);
+/* JSON: an array of the ducks' own counters. */
+void bench_flock(FILE *to, struct flock *flock);
 void bench_summary(FILE *to, const struct bench_run *run);
 
 #endif

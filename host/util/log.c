@@ -17,7 +17,15 @@
 
 static _Atomic int level = LOG_NOTICE;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static FILE *copy;      // under the mutex
 static bool line_shown; // a progress line stands on the terminal, cursor at its end
+
+void log_copy(FILE *to)
+{
+    pthread_mutex_lock(&mutex);
+    copy = to;
+    pthread_mutex_unlock(&mutex);
+}
 
 void log_set_level(enum log_level highest_shown)
 {
@@ -47,6 +55,7 @@ static void log_line(enum log_level l, const char *prefix, const char *format, v
     clear_line();
     fprintf(stderr, "%s%s\n", prefix, text);
     fflush(stderr);
+    if (copy) fprintf(copy, "%s%s\n", prefix, text);
     pthread_mutex_unlock(&mutex);
 }
 

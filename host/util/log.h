@@ -7,10 +7,13 @@
 #define DUCKD_HOST_UTIL_LOG_H
 
 #include <stdint.h>
+#include <stdio.h>
 
 enum log_level { LOG_ERROR, LOG_NOTICE, LOG_DETAIL };
 
 void log_set_level(enum log_level highest_shown);
+/* Lines (not progress) go to this stream too, until NULL; the caller's. */
+void log_copy(FILE *to);
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_detail(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -34,6 +34,42 @@ static void every_output_of_a_synthetic_run_says_so(void **state)
     free(summary);
 }
 
+/* What was said, by what and to whom is beside what was measured; of a run that failed, why. */
+static void a_run_is_archived_whole(void **state)
+{
+    (void)state;
+    struct outcome o = run(
+        "$D bench --synthetic $S/models/duckling/config.json -n 5 -v --csv e > said 2> log;"
+        "cmp said e/stdout.txt && grep -v '^duckd: ' log > l2; cmp l2 e/stderr.txt && cat e/summary.json");
+    assert_int_equal(o.status, 0);
+    cJSON *j = json_of(&o);
+    static const char *const keys[] = {"command", "started", "machine", "versions", "ducks", "cases"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        assert_non_null(cJSON_GetObjectItem(j, keys[i]));
+    outcome_free(&o);
+    double steps[2];
+    static const char *const states[] = {"e/flock-before.json", "e/flock-after.json"};
+    for (int i = 0; i < 2; i++) {
+        char *text = read_scratch(states[i], NULL);
+        cJSON *flock = cJSON_Parse(text);
+        assert_int_equal(cJSON_GetArraySize(flock), 1);
+        steps[i] = cJSON_GetObjectItem(flock->child, "steps")->valuedouble;
+        cJSON_Delete(flock);
+        free(text);
+    }
+    assert_true(steps[0] == 0 &&
+                steps[1] ==
+                    cJSON_GetObjectItem(cJSON_GetObjectItem(j, "ducks")->child, "steps")->valuedouble);
+    cJSON_Delete(j);
+
+    o = run("$D bench --synthetic $S/models/duckling/config.json --csv f --flock nowhere.json");
+    assert_int_equal(o.status, 1);
+    char *text = read_scratch("f/stderr.txt", NULL);
+    assert_string_equal(text, o.err);
+    free(text);
+    outcome_free(&o);
+}
+
 /* Whose weights are shared decides what is computed; who computes it does not. */
 static void a_synthetic_text_does_not_depend_on_the_ducks(void **state)
 {
@@ -76,6 +112,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_output_of_a_synthetic_run_says_so),
+        cmocka_unit_test(a_run_is_archived_whole),
         cmocka_unit_test(a_synthetic_text_does_not_depend_on_the_ducks),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
