@@ -31,6 +31,7 @@ struct lanes {
     struct flock_seam flock;
     uint32_t count, active;
     uint64_t timeout_ns;
+    uint64_t (*clock)(void);
     struct lane *lane;                 // (count)
     uint64_t idle_from_ns, idle_to_ns; // since when nothing has moved; 0: something has
     lanes_done_fn *done;
@@ -44,6 +45,7 @@ struct lanes *lanes_open(struct backend *backend, const struct flock_seam *flock
     if (!l) return NULL;
     l->backend = backend;
     l->flock = *flock;
+    l->clock = clock_ns;
     l->count = lanes;
     l->timeout_ns = (uint64_t)timeout_ms * 1000000u;
     l->lane = calloc(lanes, sizeof *l->lane);
@@ -62,6 +64,11 @@ void lanes_close(struct lanes *l)
         if (l->lane[i].state != LANE_IDLE) l->backend->ops->cancel(l->backend, i);
     free(l->lane);
     free(l);
+}
+
+void lanes__set_clock(struct lanes *l, uint64_t (*clock)(void))
+{
+    l->clock = clock;
 }
 
 bool lanes_idle(struct lanes *l, uint32_t lane)
@@ -86,7 +93,7 @@ int lanes_start(struct lanes *l, uint32_t lane, const struct backend_job *job, u
     if (!lanes_idle(l, lane)) return error_set(err, -EBUSY, "lane %u still has a job", lane);
     int rc = l->backend->ops->start(l->backend, lane, job, err);
     if (rc) return rc;
-    uint64_t now = clock_ns();
+    uint64_t now = l->clock();
     *a = (struct lane){.state = LANE_BACKEND,
                        .follows = follows,
                        .entered_ns = now,
@@ -110,7 +117,7 @@ struct lane_times lanes_take_times(struct lanes *l, uint32_t lane)
 static void finish(struct lanes *l, uint32_t lane, enum lane_state state, int rc, const struct error *err)
 {
     const struct lane *a = &l->lane[lane];
-    trace_span(TRACE_LANE, lane, a->job, a->started_ns, clock_ns(), TRACE_NO_LAYER, a->position, a->tokens);
+    trace_span(TRACE_LANE, lane, a->job, a->started_ns, l->clock(), TRACE_NO_LAYER, a->position, a->tokens);
     l->lane[lane].state = state;
     l->active--;
     for (uint32_t i = 0; i < l->count; i++)
@@ -140,7 +147,7 @@ static void drop_doomed(struct lanes *l, uint32_t lane)
 static void leave(struct lanes *l, uint32_t lane, uint32_t layer)
 {
     struct lane *a = &l->lane[lane];
-    uint64_t now = clock_ns();
+    uint64_t now = l->clock();
     bool flock = a->state == LANE_FLOCK;
     *(flock ? &a->times.flock_ns : &a->times.backend_ns) += now - a->entered_ns;
     const char *name = flock ? "flock" : "backend";
@@ -152,7 +159,7 @@ static void leave(struct lanes *l, uint32_t lane, uint32_t layer)
 
 static bool overdue(const struct lanes *l, const struct lane *a)
 {
-    return clock_ns() - a->entered_ns > l->timeout_ns;
+    return l->clock() - a->entered_ns > l->timeout_ns;
 }
 
 /* Must not enter its next layer yet. */
@@ -249,7 +256,7 @@ static void wait_for_one(struct lanes *l)
         if (a->state == LANE_FLOCK && (oldest == LANE_NONE || a->entered_ns < l->lane[oldest].entered_ns))
             oldest = i;
     }
-    uint64_t began = clock_ns();
+    uint64_t began = l->clock();
     bool idle = true;
     if (oldest == LANE_NONE || (backend_busy && !l->flock.works_in_wait)) {
         __builtin_ia32_pause();
@@ -257,7 +264,7 @@ static void wait_for_one(struct lanes *l)
         advance_flock(l, oldest, true);
         idle = !l->flock.works_in_wait;
     }
-    uint64_t now = clock_ns(), spent = idle ? now - began : 0;
+    uint64_t now = l->clock(), spent = idle ? now - began : 0;
     if (idle) note_idle(l, began, now);
     for (uint32_t i = 0; i < l->count; i++)
         if (l->lane[i].state == LANE_BACKEND || l->lane[i].state == LANE_FLOCK)

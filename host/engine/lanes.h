@@ -33,6 +33,9 @@ struct lanes *lanes_open(struct backend *backend, const struct flock_seam *flock
                          uint32_t timeout_ms);
 void lanes_close(struct lanes *l); // drops what was started
 
+/* For tests: where its times come from; clock_ns() unless this is called. */
+void lanes__set_clock(struct lanes *l, uint64_t (*clock)(void));
+
 /* Without a job, and not waiting for a late answer to one that was given up. */
 bool lanes_idle(struct lanes *l, uint32_t lane);
 

@@ -51,7 +51,7 @@ static unsigned row_of(const struct span *s)
 
 static double us(uint64_t ns)
 {
-    return (double)(ns - started_ns) * 1e-3;
+    return (double)(int64_t)(ns - started_ns) * 1e-3; // a span may have begun before the trace did
 }
 
 static void write_args(FILE *to, const struct span *s)

@@ -5,13 +5,15 @@
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
-#include <time.h>
 
+#include "host/util/clock.h"
+
+static uint64_t now;
+
+/* A look at the clock is about what a turn of a polling loop takes. */
 uint64_t delayed_clock_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return now += 100;
 }
 
 static float experts(uint32_t layer, float x)
@@ -139,6 +141,7 @@ struct flock_seam delayed_flock(struct delayed *d)
 
 void delayed_init(struct delayed *d, uint32_t layers, uint64_t backend_ns, uint64_t duck_ns, uint64_t wire_ns)
 {
+    if (now == 0) now = clock_ns(); // traces count from there
     *d = (struct delayed){.backend = {&backend_ops},
                           .transport = {&transport_ops},
                           .layers = layers,

@@ -1,8 +1,8 @@
 /* delayed.h: a backend and a transport that take a set time and compute almost nothing, for tests of overlap.
  *
  * The backend serves one segment at a time, the ducks one step at a time, both in order of request; a step's
- * way to the ducks and back takes the wire's delay and occupies nobody. Nothing sleeps, and time is the CPU
- * time of the calling thread: other programs on the machine do not count. What a job computes depends on
+ * way to the ducks and back takes the wire's delay and occupies nobody. Time is simulated: it passes only
+ * when somebody looks at the clock, so that a busy machine changes nothing. What a job computes depends on
  * every layer it passed, so a lost or repeated step shows. */
 #ifndef DUCKD_TESTS_ENGINE_DELAYED_H
 #define DUCKD_TESTS_ENGINE_DELAYED_H
