@@ -9,7 +9,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "host/plan/forecast.h"
 #include "host/plan/work.h"
@@ -28,16 +30,23 @@ static int read_config(void **state)
     return model_config_parse(&config, text, n, "config", &err);
 }
 
-/* The reference's hardware; `sets`: "key=value key=value". */
-static int make(struct forecast *f, enum forecast_scheme scheme, const char *sets, struct error *err)
+/* `sets`: "key=value key=value". */
+static int make_on(struct forecast *f, const char *path, enum forecast_scheme scheme, const char *sets,
+                   struct error *err)
 {
     struct forecast_inputs in;
     char copy[256], *save = NULL;
-    int rc = forecast_inputs_read(&in, scheme, SOURCE_DIR "/configs/hardware-reference.json", err);
+    int rc = forecast_inputs_read(&in, scheme, path, err);
     snprintf(copy, sizeof copy, "%s", sets);
     for (char *s = strtok_r(copy, " ", &save); !rc && s; s = strtok_r(NULL, " ", &save))
         rc = forecast_inputs_set(&in, s, err);
     return rc ? rc : forecast_make(f, &config, &in, err);
+}
+
+/* The reference's hardware. */
+static int make(struct forecast *f, enum forecast_scheme scheme, const char *sets, struct error *err)
+{
+    return make_on(f, SOURCE_DIR "/configs/hardware-reference.json", scheme, sets, err);
 }
 
 static struct forecast forecast(enum forecast_scheme scheme, const char *sets)
@@ -100,6 +109,98 @@ static void the_reference_is_reproduced(void **state)
         {"05 decode, tok/s", 14.206, 14.206, 0.1, long_input.decode_tok_s},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) check(&rows[i]);
+}
+
+/* What `bench --synthetic` measured (docs/numbers.md), with hardware files that hold what bench-duck measured
+ * in the same run; no constant is fitted to any of it. */
+static void two_other_machines_are_predicted(void **state)
+{
+    (void)state;
+#define AS_LOCAL "memory_share=1 shared_on_gpu=0 merged=0 acceptance=0 "
+    static const struct {
+        const char *what, *hardware, *sets;
+        uint32_t layers;
+        double tpot_ms;
+    } runs[] = {
+        {"H200, 16 cores as ducks: round with a draft", "h200", AS_LOCAL "prompt_tokens=16 output_tokens=26",
+         61, 392.9},
+        {"H200, 16 cores as ducks: single tokens", "h200", AS_LOCAL "mtp=0 prompt_tokens=16 output_tokens=24",
+         61, 208.3},
+        {"the 16 cores alone", "h200", AS_LOCAL "gpu=0 mtp=0 kv_bytes=4 prompt_tokens=8 output_tokens=12", 61,
+         368.0},
+        {"EPYC, 1 thread, 12 of 61 layers", "epyc-1thread",
+         AS_LOCAL "mtp=0 kv_bytes=4 prompt_tokens=4 output_tokens=16", 12, 610.3},
+    };
+    const uint32_t all = config.layers;
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        char path[400];
+        struct forecast f;
+        struct error err = {""};
+        snprintf(path, sizeof path, SOURCE_DIR "/configs/hardware-%s.json", runs[i].hardware);
+        config.layers = runs[i].layers;
+        if (make_on(&f, path, SCHEME_DUCKD, runs[i].sets, &err)) fail_msg("%s", err.text);
+        config.layers = all;
+        const struct published row = {runs[i].what, runs[i].tpot_ms, runs[i].tpot_ms, 0.15, f.tpot_ms};
+        print_message("%-45s %6.1f ms measured, %6.1f projected\n", row.what, row.low, row.forecast);
+        check(&row);
+    }
+}
+
+static const char *write_hardware(const char *kinds)
+{
+    static char path[] = "/tmp/duckd-hardware-XXXXXX";
+    strcpy(path + strlen(path) - 6, "XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *f = fdopen(fd, "w");
+    fprintf(f,
+            "{\"ducks\": 32, \"duck_memory_gib\": 32, \"duck_bandwidth_gb_s\": 25.6, \"duck_gflops\": 185, "
+            "\"duck_link_gbit_s\": 2.5, \"domains\": 4, \"uplink_gbit_s\": 25, \"frame_bytes\": 1500, "
+            "\"latency_us\": 10, \"gpu\": 1, \"gpu_memory_gib\": 32, \"gpu_bandwidth_gb_s\": 1792, "
+            "\"gpu_tflops\": 209, \"host_memory_gib\": 128, \"host_bandwidth_gb_s\": 70.4, "
+            "\"host_gflops\": 1400, \"disk_gb_s\": 7, \"kinds\": %s}",
+            kinds);
+    fclose(f);
+    return path;
+}
+
+/* Unlike ducks: kinds that are as the rest change nothing, half of them twice as fast help less than all. */
+static void ducks_may_be_unlike(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {
+        "[{\"ducks\": 16, \"duck_bandwidth_gb_s\": 25.6}]",
+        "[{\"ducks\": 16, \"duck_bandwidth_gb_s\": 51.2, \"duck_gflops\": 370, "
+        "\"duck_link_gbit_s\": 5, \"duck_memory_gib\": 64}]",
+        "[{\"ducks\": 4, \"duck_memory_gib\": 2}]"};
+    struct forecast f[3], plain = forecast(SCHEME_DUCKD, ""),
+                          faster = forecast(SCHEME_DUCKD, "duck_bandwidth_gb_s=51.2");
+    struct error err = {""};
+    for (int i = 0; i < 3; i++) {
+        const char *path = write_hardware(kinds[i]);
+        if (make_on(&f[i], path, SCHEME_DUCKD, "", &err)) fail_msg("%s", err.text);
+        unlink(path);
+    }
+    near(f[0].tpot_ms, plain.tpot_ms, 1e-9);
+    assert_true(f[1].tpot_ms < 0.9 * plain.tpot_ms && f[1].tpot_ms > faster.tpot_ms);
+    assert_true(f[2].fits && f[2].tpot_ms > plain.tpot_ms); // four small ducks: the others hold and read more
+
+    static const struct {
+        const char *kinds, *message;
+    } bad[] = {
+        {"[{\"ducks\": 33}]", "kinds has 33 ducks, but there are 32"},
+        {"[{\"duck_gflops\": 33}]", "kinds: a kind needs its number of ducks"},
+        {"[{\"ducks\": 1, \"gpu\": 1}]", "kinds: 'gpu' is 1; a kind has numbers: ducks"},
+        {"7", "kinds is not an array"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct forecast g;
+        const char *path = write_hardware(bad[i].kinds);
+        assert_true(make_on(&g, path, SCHEME_DUCKD, "", &err) < 0);
+        unlink(path);
+        if (!strstr(err.text, bad[i].message)) print_error("%s\n", err.text);
+        assert_non_null(strstr(err.text, bad[i].message));
+    }
 }
 
 /* From docs/numbers.md: each improvement of the scheme by itself must help, in this order. */
@@ -241,6 +342,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_reference_is_reproduced),
+        cmocka_unit_test(two_other_machines_are_predicted),
+        cmocka_unit_test(ducks_may_be_unlike),
         cmocka_unit_test(every_step_of_the_scheme_helps),
         cmocka_unit_test(sizes_are_those_counted_by_hand),
         cmocka_unit_test(what_ifs_go_the_right_way),
