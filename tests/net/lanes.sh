@@ -20,4 +20,12 @@ for f in local net; do sed 's/.*"tokens": \[\([0-9, ]*\)\].*/\1/' "$work/$f.json
 [ "$(tr -cd , <"$work/local.ids" | wc -c)" -eq 39 ] || fail "no 40 tokens: $(cat "$work/local.json")"
 cmp "$work/local.ids" "$work/net.ids" || fail "the tokens differ from those of local ducks without drafts"
 "$build/tests/trace-lanes" "$work/trace.json" || fail "the trace does not show it"
+# Random weights go over too, whichever layers and experts share them.
+synthetic=(bench --synthetic "$(dirname "$0")/../../models/duckling/config.json" --synthetic-layers 2 --synthetic-experts 6 -n 20 -q)
+for f in local:2 "$work/flock"; do
+    timeout 60 "$build/duckd" "${synthetic[@]}" --csv "$work/${f##*/}.bench" --flock "$f" >"$work/bench.out" 2>"$work/bench.log" ||
+        fail "bench --synthetic: $(tail -n 3 "$work/bench.log")"
+    cut -d, -f2 "$work/${f##*/}.bench/synthetic.csv" >"$work/${f##*/}.ids"
+done
+cmp "$work/local:2.ids" "$work/flock.ids" || fail "random weights give other tokens than with local ducks"
 echo "ok"
