@@ -241,8 +241,10 @@ static void several_at_once_do_not_touch_each_other(void **state)
     (void)state;
     static const uint32_t lengths[6] = {5, 30, 1, 12, 22, 9};
     for (size_t m = 0; m < sizeof modes / sizeof *modes; m++)
-        for (uint32_t lanes = 1; lanes <= 4; lanes++) {
+        for (uint32_t run = 0; run < 8; run++) {
+            uint32_t lanes = 1 + run / 2;
             struct setup t = open_engine(lanes, 4, modes[m].mtp, modes[m].verify);
+            t.engine->set.adapt = run % 2; // whatever the clock says of drafts: the texts are the same
             if (lanes == 1) t.engine->set.verify = MTP_ONE_JOB;
             struct generation *g[6];
             struct collected got[6];
@@ -262,7 +264,7 @@ static void several_at_once_do_not_touch_each_other(void **state)
                 generation_free(g[i]);
             }
             bool pairs = modes[m].mtp && modes[m].verify == MTP_TWO_LANES && lanes > 1;
-            assert_int_equal(t.fake->most_at_once, pairs ? lanes / 2 * 2 : lanes);
+            if (!t.engine->set.adapt) assert_int_equal(t.fake->most_at_once, pairs ? lanes / 2 * 2 : lanes);
             close_engine(t);
         }
 }
@@ -338,7 +340,7 @@ static void prompts_get_their_share(void **state)
     assert_int_equal(prefill_share_cut(&p, 600, 20), 20);
     for (int i = 0; i < 50; i++) prefill_share_measured(&p, 1, prefill_share_rows(&p, 1), 10000000);
     assert_int_equal(prefill_share_rows(&p, 1), 512); // 10 ms a round: nobody notices
-    for (int i = 0; i < 50; i++) // 5 ms a row: about 50 rows are a quarter of a second
+    for (int i = 0; i < 50; i++)                      // 5 ms a row: about 50 rows are a quarter of a second
         prefill_share_measured(&p, 1, prefill_share_rows(&p, 1), 5000000u * prefill_share_rows(&p, 1));
     assert_in_range(prefill_share_rows(&p, 1), 25, first);
     for (int i = 0; i < 50; i++) prefill_share_measured(&p, 10, 0, 1000000000);
