@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "host/flock/dpdk/frame.h"
+#include "host/flock/net/boot.h"
 #include "host/flock/net/manifest.h"
 #include "host/flock/spec.h"
 #include "host/flock/transport.h"
@@ -64,6 +66,43 @@ static void network_files(void **state)
     assert_int_equal(s.net->port[0].lcore, 2);
     assert_int_equal(s.net->host_udp, WIRE_HOST_PORT);
     flock_spec_free(&s);
+}
+
+/* Who is served what: known ducks their own address, others of a port a bounded pool or nothing. */
+static void boot_service(void **state)
+{
+    (void)state;
+    struct flock_spec s;
+    struct error err = {""};
+    char text[4096] = "", path[] = "/tmp/duckd-key-XXXXXX", json[1024];
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, "00112233445566778899aabbccddeeff\n", 33), 33);
+    close(fd);
+    snprintf(
+        json, sizeof json,
+        "{\"transport\": \"dpdk\", \"boot\": true, \"key_file\": \"%s\", \"state_dir\": \"/var/x\", "
+        "\"ports\": ["
+        "{\"device\": \"net_a\", \"address\": \"10.0.1.1/24\", \"ducks\": [{\"mac\": \"02:00:00:0a:0b:07\", "
+        "\"address\": \"10.0.1.7\"}, {\"mac\": \"02:00:00:0a:0b:08\"}]},"
+        "{\"device\": \"net_b\", \"address\": \"10.0.2.1/24\", \"ducks\": [{\"address\": \"10.0.2.9\"}, {}]},"
+        "{\"device\": \"net_c\", \"address\": \"10.1.0.1/16\", \"ducks\": [{}, {}, {}]}]}",
+        path);
+    assert_int_equal(parse(&s, json, &err), 0);
+    assert_true(s.net->port[0].exception_tap && s.net->port[2].exception_tap);
+    assert_string_equal(s.net->key_text, "00112233445566778899aabbccddeeff");
+    FILE *f = fmemopen(text, sizeof text, "w");
+    net_boot_write(s.net, f);
+    fclose(f);
+    assert_non_null(strstr(text, "interface=duckd0\ndhcp-range=10.0.1.0,static,255.255.255.0,1h\n"
+                                 "dhcp-host=02:00:00:0a:0b:07,10.0.1.7\ndhcp-host=02:00:00:0a:0b:08\n"));
+    assert_non_null(strstr(text, "interface=duckd1\ndhcp-range=10.0.2.9,10.0.2.10,255.255.255.0,1h\n"));
+    assert_non_null(strstr(text, "interface=duckd2\ndhcp-range=10.1.0.100,10.1.0.102,255.255.0.0,1h\n"));
+    assert_non_null(strstr(text, "tftp-root=/var/x/boot/tftp\n"));
+    assert_null(strstr(text, "00112233")); // the key is in duck.conf only
+    flock_spec_free(&s);
+    unlink(path);
+    assert_int_equal(parse(&s, "{\"transport\": \"dpdk\", \"boot\": true, \"ports\": []}", &err), -EINVAL);
+    assert_non_null(strstr(err.text, "boot needs a key_file"));
 }
 
 static void reference_file(void **state)
@@ -268,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(network_files),
+        cmocka_unit_test(boot_service),
         cmocka_unit_test(reference_file),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(manifest_remembers),

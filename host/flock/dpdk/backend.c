@@ -11,10 +11,12 @@
 #include <rte_launch.h>
 
 #include "host/flock/dpdk/dpdk.h"
+#include "host/flock/net/boot.h"
 
 struct dpdk {
     struct net_flock *flock;
     struct dpdk_port port[NET_MAX_PORTS];
+    struct net_boot *boot; // NULL: ducks boot from elsewhere
     pthread_t thread;
     sem_t started, ended;
     _Atomic bool stop; // of the workers
@@ -42,6 +44,7 @@ static int open_ports(struct dpdk *d)
         if (rc)
             error_set(&d->err, rc, "lcore %u cannot work: %s", d->port[i].config->lcore, rte_strerror(-rc));
     }
+    if (!rc && d->flock->config->boot) rc = net_boot_start(&d->boot, d->flock->config, &d->err);
     return rc;
 }
 
@@ -71,6 +74,7 @@ static void watch(struct dpdk *d)
         until.tv_sec++;
         if (sem_timedwait(&d->ended, &until) == 0) return;
         for (uint32_t i = 0; i < d->flock->ports; i++) dpdk_port_watch(&d->port[i]);
+        if (d->boot) net_boot_watch(d->boot);
     }
 }
 
@@ -81,6 +85,7 @@ static void *eal_main(void *arg)
     bool running = d->rc == 0;
     sem_post(&d->started);
     if (running) watch(d);
+    net_boot_stop(d->boot);
     atomic_store(&d->stop, true);
     if (d->initialised) {
         rte_eal_mp_wait_lcore();

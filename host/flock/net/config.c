@@ -268,6 +268,7 @@ static int read_key(struct net_config *c, const cJSON *root, const char *name, s
         return error_set(err, -EACCES, "%s: key_file %s can be read by others: chmod 600 it", name, path);
     if (n < 32 || parse_key(text, &c->key))
         return error_set(err, -EINVAL, "%s: key_file %s must hold 32 hexadecimal digits", name, path);
+    snprintf(c->key_text, sizeof c->key_text, "%.32s", text);
     return 0;
 }
 
@@ -285,16 +286,16 @@ static void find_state(char *out, size_t size)
     }
 }
 
-/* The program that was built with this duckd lies beside it, or for tests one folder above; empty: nowhere.
+/* What ducks get and was built with this duckd lies beside it, or for tests one folder above; empty: nowhere.
  */
-static void find_program(char *out, size_t size)
+static void find_beside(const char *file, char *out, size_t size)
 {
-    static const char *const places[] = {"duck/fp9_kernels.elf", "../duck/fp9_kernels.elf"};
+    static const char *const places[] = {"duck/", "../duck/"};
     char self[400];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     for (size_t i = 0; n > 0 && i < sizeof places / sizeof places[0]; i++) {
         self[n] = 0;
-        snprintf(out, size, "%.*s/%s", (int)(strrchr(self, '/') - self), self, places[i]);
+        snprintf(out, size, "%.*s/%s%s", (int)(strrchr(self, '/') - self), self, places[i], file);
         if (access(out, R_OK) == 0) return;
     }
     *out = 0;
@@ -308,6 +309,7 @@ static int read_state(struct net_config *c, const cJSON *root, const char *name,
     if (rc) return rc;
     snprintf(c->manifest, sizeof c->manifest, "%s/weights.manifest", dir);
     snprintf(c->plans, sizeof c->plans, "%s/plan", dir);
+    snprintf(c->boot_dir, sizeof c->boot_dir, "%s/boot", dir);
     return 0;
 }
 
@@ -329,7 +331,7 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     static const char *const known[] = {"transport", "key_file",    "state_dir", "program",    "ports",
                                         "find_ms",   "dead_ms",     "lease_ms",  "gap_us",     "payload",
                                         "host_port", "step_tokens", "poll",      "huge_pages", "memory_mb",
-                                        "about",     NULL};
+                                        "about",     "boot",        NULL};
     uint32_t host_udp = dpdk ? WIRE_HOST_PORT : 0;
     c->payload = WIRE_PAYLOAD;
     c->step_tokens = 32;
@@ -338,7 +340,9 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     if (!rc) rc = read_key(c, root, name, err);
     if (!rc) rc = read_state(c, root, name, err);
     if (!rc) rc = read_times(c, root, name, err);
-    find_program(c->program, sizeof c->program);
+    find_beside("fp9_kernels.elf", c->program, sizeof c->program);
+    find_beside("BOOTX64.EFI", c->boot_image, sizeof c->boot_image);
+    if (!rc && dpdk) rc = read_bool(root, "boot", &c->boot, name, err);
     c->program_named = json_get(root, "program") != NULL;
     if (!rc) rc = read_text(root, "program", c->program, sizeof c->program, name, err);
     if (!rc) rc = read_uint(root, "payload", 512, WIRE_PAYLOAD_JUMBO, &c->payload, name, err);
@@ -348,7 +352,11 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     if (!rc) rc = read_bool(root, "huge_pages", &c->huge_pages, name, err);
     if (!rc) rc = read_uint(root, "memory_mb", 64, 65536, &c->memory_mb, name, err);
     c->host_udp = (uint16_t)host_udp;
-    return rc ? rc : read_ports(c, root, dpdk, name, err);
+    if (!rc && c->boot && !*c->key_text)
+        rc = error_set(err, -EINVAL, "%s: boot needs a key_file: ducks without a key answer nobody", name);
+    if (!rc) rc = read_ports(c, root, dpdk, name, err);
+    for (uint32_t i = 0; c->boot && i < c->ports; i++) c->port[i].exception_tap = true;
+    return rc;
 }
 
 int net_config_read(struct net_config *out, const cJSON *root, bool dpdk, const char *name, struct error *err)

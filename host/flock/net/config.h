@@ -37,6 +37,7 @@ struct net_config {
     struct net_port_config port[NET_MAX_PORTS];
     struct net_match *match; // (ducks)
     struct siphash_key key;
+    char key_text[33];    // its 32 digits, for duck.conf
     uint32_t find_ms;     // wait so long for ducks to say HELLO
     uint32_t dead_ms;     // silent for so long: lost
     uint32_t lease_ms;    // as in struct wire_open
@@ -49,6 +50,9 @@ struct net_config {
     uint32_t memory_mb;   // DPDK without huge pages
     char program[512];    // ELF for bare-metal ducks; empty: none
     bool program_named;   // by the file: for all ducks that take one
+    bool boot;            // DPDK: bare-metal ducks boot from us (boot.h)
+    char boot_image[512]; // what they boot; empty: none lies beside duckd
+    char boot_dir[512];   // where dnsmasq finds everything
     char manifest[512];   // file that says what ducks hold; empty: none is kept
     char plans[512];      // beginning of the files' names that keep plans (plan_file.h); empty: none
 };
