@@ -6,6 +6,12 @@
 
 #include "duck/kat.h"
 
+/* Of the session; outside of one the linked-in kernels compute. */
+static uint64_t program_of(const struct duck *d)
+{
+    return d->session.open ? d->session.terms.program_hash : 0;
+}
+
 static void answer(struct duck *d, const struct peer *to, const struct wire_header *request)
 {
     duck__answer(d, to, request, WIRE_KAT_REPLY, &d->known.answer, sizeof d->known.answer);
@@ -18,8 +24,7 @@ static int start_phase(struct duck *d)
     for (; k->phase < DUCK_PHASES; k->phase++) {
         uint32_t tasks = duck_work_tasks(k->work, k->phase);
         if (tasks == 0) continue;
-        const struct team_job job = {
-            .work = k->work, .phase = k->phase, .by_program = d->session.terms.program_hash != 0};
+        const struct team_job job = {.work = k->work, .phase = k->phase, .by_program = program_of(d) != 0};
         duck__start_job(d, &job, tasks);
         d->p->wake(d->p->self, &d->team->mail);
         return 1;
@@ -45,7 +50,7 @@ void duck__kat(struct duck *d, const struct peer *from, const struct wire_header
         return;
     }
     memcpy(&ask, payload, sizeof ask);
-    uint64_t program = d->session.terms.program_hash;
+    uint64_t program = program_of(d);
     if (program && program != d->store.program_hash) {
         d->stats.unexpected++;
         return;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "host/cli/commands.h"
+#include "host/cli/doctor_print.h"
 #include "host/cli/output.h"
-#include "host/doctor/doctor.h"
 
 static const char *const verdict_name[] = {
     [DOCTOR_OK] = "ok", [DOCTOR_ADVICE] = "advice", [DOCTOR_MISSING] = "MISSING"};
@@ -38,6 +38,16 @@ static void print_json(const struct doctor *d)
     puts("]");
 }
 
+int doctor_print(const struct doctor *d, bool json, struct error *err)
+{
+    (json ? print_json : print_lines)(d);
+    int rc = output_finish(err);
+    size_t missing = 0;
+    for (size_t i = 0; i < d->count; i++) missing += d->finding[i].verdict == DOCTOR_MISSING;
+    if (!rc && missing) rc = error_set(err, -ENODEV, "%zu of %zu things are missing", missing, d->count);
+    return rc;
+}
+
 int command_doctor(const struct options *o, struct error *err)
 {
     struct flock_spec spec = {0};
@@ -51,11 +61,7 @@ int command_doctor(const struct options *o, struct error *err)
     d->root = o->root ? o->root : "";
     d->flock = o->flock ? &spec : NULL;
     doctor_examine(d);
-    (o->json ? print_json : print_lines)(d);
-    rc = output_finish(err);
-    size_t missing = 0;
-    for (size_t i = 0; i < d->count; i++) missing += d->finding[i].verdict == DOCTOR_MISSING;
-    if (!rc && missing) rc = error_set(err, -ENODEV, "%zu of %zu things are missing", missing, d->count);
+    rc = doctor_print(d, o->json, err);
     flock_spec_free(&spec);
     free(d);
     return rc;

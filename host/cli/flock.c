@@ -1,151 +1,158 @@
-/* flock.c: `duckd flock status`: every duck of a network flock, what it is, who uses it, what it has done. */
+/* flock.c: `duckd flock VERB [DUCK ...]`. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/cli/commands.h"
+#include "host/cli/doctor_print.h"
+#include "host/cli/flock_care.h"
 #include "host/cli/output.h"
-#include "host/flock/net/status.h"
 #include "host/flock/transport.h"
 
-static void address_text(const struct net_status *s, char out[24])
+#define REBOOT_MS 3000u // for a duck to say that it will
+#define WAKE_MS 3000u   // magic packets: one a second
+
+uint32_t flock_keep_wanted(struct net_status *status, uint32_t count)
 {
-    char address[16];
-    net_show_address(s->address, address);
-    snprintf(out, 24, "%s:%u", s->address ? address : "-", s->udp);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (status[i].wanted) status[n++] = status[i];
+    return n;
 }
 
-static void holder_text(const struct net_status *s, char out[40])
+static int doctor(const struct options *o, const struct flock_spec *spec, const bool *wanted,
+                  struct error *err)
 {
-    char address[16];
-    net_show_address(s->hello.holder_address, address);
-    if (!s->found) {
-        snprintf(out, 40, "no answer");
-    } else if (s->hello.holder_session) {
-        snprintf(out, 40, "held by %s", address);
+    struct net_status *status;
+    int rc = net_look(spec, NET_WANT_STATS | NET_WANT_KAT, wanted, spec->net->find_ms, &status, err);
+    if (rc) return rc;
+    struct doctor *d = calloc(1, sizeof *d);
+    if (d) {
+        doctor_ducks(d, status, flock_keep_wanted(status, spec->ducks));
+        rc = doctor_print(d, o->json, err);
     } else {
-        snprintf(out, 40, "free");
+        rc = error_set(err, -ENOMEM, "no memory for the findings");
     }
+    free(d);
+    free(status);
+    return rc;
 }
 
-static void print_table(const struct net_status *s, uint32_t count)
+/* Every duck that is to be woken has a MAC address, and its port reaches who has no address yet. */
+static int can_wake(const struct flock_spec *spec, const bool *wanted, struct error *err)
 {
-    printf("%-14s %4s %-21s %-22s %5s %8s %7s %8s %-18s %10s %12s %9s %9s\n", "duck", "port", "address",
-           "state", "cores", "free GB", "Mb/s", "GB/s", "firmware", "steps", "expert reads", "asked", "bad");
-    for (uint32_t i = 0; i < count; i++, s++) {
-        char address[24], holder[40];
-        address_text(s, address);
-        holder_text(s, holder);
-        printf("%-14s %4" PRIu32 " %-21s %-22s", s->name, s->port, address, holder);
-        if (s->found) {
-            printf(" %5u %8.2f %7" PRIu32 " %8.1f %-18s", s->hello.cores, (double)s->hello.memory_free / 1e9,
-                   s->hello.link_mbps, (double)s->hello.read_bytes_per_second / 1e9, s->hello.firmware);
-        }
-        if (s->counted) {
-            printf(" %10" PRIu64 " %12" PRIu64 " %9" PRIu64 " %9" PRIu64, s->stats.steps,
-                   s->stats.expert_reads, s->stats.resend_asked + s->stats.resend_served,
-                   s->stats.bad_frame + s->stats.bad_tag + s->stats.nic_dropped);
-        }
-        putchar('\n');
+    for (uint32_t i = 0; i < spec->ducks; i++) {
+        const struct net_match *m = &spec->net->match[i];
+        if (wanted && !wanted[i]) continue;
+        if (!m->has_mac)
+            return error_set(err, -EINVAL, "%s cannot be woken: the flock's file gives it no \"mac\"",
+                             spec->duck[i].name);
+        if (!spec->net->port[m->port].broadcast)
+            return error_set(err, -EINVAL,
+                             "%s cannot be woken: its port %" PRIu32 " has no \"broadcast\" address",
+                             spec->duck[i].name, m->port);
     }
+    return 0;
 }
 
-static void print_text(const char *key, const char *text)
+static int wake(const struct options *o, const struct flock_spec *spec, const bool *wanted, bool boot,
+                struct error *err)
 {
-    printf(", \"%s\": ", key);
-    output_json_string(stdout, text, strlen(text));
-}
-
-static void print_counters(const struct wire_stats *s)
-{
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {{"uptime_us", s->uptime_us},
-                {"frames_in", s->frames_in},
-                {"bytes_in", s->bytes_in},
-                {"frames_out", s->frames_out},
-                {"bytes_out", s->bytes_out},
-                {"steps", s->steps},
-                {"expert_reads", s->expert_reads},
-                {"expert_bytes", s->expert_bytes},
-                {"compute_us", s->compute_us},
-                {"bad_frame", s->bad_frame},
-                {"bad_tag", s->bad_tag},
-                {"stranger", s->stranger},
-                {"duplicate", s->duplicate},
-                {"late", s->late},
-                {"unexpected", s->unexpected},
-                {"resend_asked", s->resend_asked},
-                {"resend_served", s->resend_served},
-                {"nic_dropped", s->nic_dropped},
-                {"send_failed", s->send_failed},
-                {"sessions", s->sessions},
-                {"faults", s->faults},
-                {"units_held", s->units_held},
-                {"bytes_held", s->bytes_held}};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        printf(", \"%s\": %" PRIu64, rows[i].name, rows[i].value);
-}
-
-static void print_json(const struct net_status *s, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++, s++) {
-        char address[24], holder[16];
-        const struct wire_hello *h = &s->hello;
-        address_text(s, address);
-        net_show_address(h->holder_address, holder);
-        printf("%s{\"port\": %" PRIu32 ", \"found\": %s", i ? ",\n " : "[", s->port,
-               s->found ? "true" : "false");
-        print_text("name", s->name);
-        print_text("address", address);
-        if (s->found) {
-            char mac[18];
-            snprintf(mac, sizeof mac, "%02x:%02x:%02x:%02x:%02x:%02x", h->mac[0], h->mac[1], h->mac[2],
-                     h->mac[3], h->mac[4], h->mac[5]);
-            print_text("mac", mac);
-            print_text("says", h->name);
-            print_text("cpu", h->cpu);
-            print_text("firmware", h->firmware);
-            print_text("held_by", h->holder_session ? holder : "");
-            printf(", \"session\": %" PRIu32 ", \"protocol\": %" PRIu32 ", \"boot_id\": %" PRIu64,
-                   h->holder_session, h->version, h->boot_id);
-            printf(", \"cores\": %u, \"memory_total\": %" PRIu64 ", \"memory_free\": %" PRIu64
-                   ", \"link_mbps\": %" PRIu32 ", \"read_bytes_per_second\": %" PRIu64
-                   ", \"payload\": %" PRIu32,
-                   h->cores, h->memory_total, h->memory_free, h->link_mbps, h->read_bytes_per_second,
-                   h->payload);
-        }
-        if (s->counted) print_counters(&s->stats);
-        putchar('}');
+    struct net_status *status;
+    int rc = can_wake(spec, wanted, err);
+    if (!rc)
+        rc = net_look(spec, NET_WANT_WAKE, wanted, boot ? 1000 * (uint32_t)o->wait_s : WAKE_MS, &status, err);
+    if (rc) return rc;
+    uint32_t count = flock_keep_wanted(status, spec->ducks), missing = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct net_status *s = &status[i];
+        missing += !s->found;
+        if (s->found)
+            printf("%-14s up after %.1f s: %s, firmware %s\n", s->name, s->found_s, s->hello.name,
+                   s->hello.firmware);
+        else
+            printf("%-14s %s\n", s->name,
+                   boot ? "has not come up: no wake on LAN, no PXE, another key (its screen says which)"
+                        : "is woken, and has not answered yet");
     }
-    puts("]");
+    free(status);
+    rc = output_finish(err);
+    if (!rc && boot && missing)
+        rc = error_set(err, -ENODEV, "%" PRIu32 " of %" PRIu32 " ducks have not come up within %.0f s",
+                       missing, count, (double)o->wait_s);
+    return rc;
+}
+
+static int reboot(const struct flock_spec *spec, const bool *wanted, struct error *err)
+{
+    struct net_status *status;
+    int rc = net_look(spec, NET_WANT_REBOOT, wanted, spec->net->find_ms + REBOOT_MS, &status, err);
+    if (rc) return rc;
+    uint32_t count = flock_keep_wanted(status, spec->ducks), failed = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct net_status *s = &status[i];
+        char holder[16];
+        net_show_address(s->hello.holder_address, holder);
+        failed += !s->reboots;
+        if (s->reboots)
+            printf("%-14s restarts\n", s->name);
+        else if (s->found && s->hello.holder_session)
+            printf("%-14s is held by %s: not restarted\n", s->name, holder);
+        else
+            printf("%-14s %s\n", s->name, s->found ? "has not said that it will" : "does not answer");
+    }
+    free(status);
+    rc = output_finish(err);
+    if (!rc && failed)
+        rc = error_set(err, -EBUSY, "%" PRIu32 " of %" PRIu32 " ducks do not restart", failed, count);
+    return rc;
+}
+
+/* Which ducks are named; *out is NULL if none is: all are meant. The caller frees it. */
+static int find_named(const struct options *o, const struct flock_spec *spec, bool **out, struct error *err)
+{
+    *out = NULL;
+    if (o->ducks.count == 0) return 0;
+    bool *wanted = calloc(spec->ducks, sizeof *wanted);
+    if (!wanted) return error_set(err, -ENOMEM, "no memory for %" PRIu32 " ducks", spec->ducks);
+    for (size_t k = 0; k < o->ducks.count; k++) {
+        uint32_t i = 0;
+        while (i < spec->ducks && strcmp(spec->duck[i].name, o->ducks.item[k]) != 0) i++;
+        if (i == spec->ducks) {
+            free(wanted);
+            return error_set(err, -EINVAL, "no duck of %.200s is called '%.48s'", o->flock, o->ducks.item[k]);
+        }
+        wanted[i] = true;
+    }
+    *out = wanted;
+    return 0;
 }
 
 int command_flock(const struct options *o, struct error *err)
 {
     struct flock_spec spec;
-    struct net_status *status;
+    bool *wanted = NULL;
     int rc = flock_spec_read(&spec, o->flock, err);
     if (rc) return rc;
     if (!spec.transport->network) {
         rc = error_set(err, -EINVAL,
-                       "flock status: %.200s has local ducks only, they live in the process that uses them",
-                       o->flock);
-    } else {
-        rc = net_status(&spec, &status, err);
+                       "flock %s: %.200s has local ducks only, they live in the process that uses them",
+                       o->verb, o->flock);
     }
-    if (!rc) {
-        (o->json ? print_json : print_table)(status, spec.ducks);
-        uint32_t missing = 0;
-        for (uint32_t i = 0; i < spec.ducks; i++) missing += !status[i].found;
-        rc = output_finish(err);
-        if (!rc && missing)
-            rc = error_set(err, -ENODEV, "%" PRIu32 " of %" PRIu32 " ducks do not answer", missing,
-                           spec.ducks);
-        free(status);
+    if (!rc) rc = find_named(o, &spec, &wanted, err);
+    if (rc) {
+        flock_spec_free(&spec);
+        return rc;
     }
+    if (!strcmp(o->verb, "status"))
+        rc = flock_status(o, &spec, wanted, err);
+    else if (!strcmp(o->verb, "doctor"))
+        rc = doctor(o, &spec, wanted, err);
+    else if (!strcmp(o->verb, "reboot"))
+        rc = reboot(&spec, wanted, err);
+    else
+        rc = wake(o, &spec, wanted, !strcmp(o->verb, "boot"), err);
+    free(wanted);
     flock_spec_free(&spec);
     return rc;
 }

@@ -33,6 +33,7 @@ void options_free(struct options *o)
     free(o->cors.item);
     free(o->set.item);
     free(o->compare.item);
+    free(o->ducks.item);
     free(o->bias);
     *o = (struct options){0};
 }
@@ -389,26 +390,55 @@ static int check_whole(const struct options *o, struct error *err)
     return 0;
 }
 
+/* flock's verb and the names behind it. */
+static int read_ducks(struct options *o, int argc, char **argv, int *next, struct error *err)
+{
+    o->verb = argv[2];
+    for (; *next < argc && argv[*next][0] != '-'; ++*next) {
+        const char **item = realloc(o->ducks.item, (o->ducks.count + 1) * sizeof *item);
+        if (!item) return error_set(err, -ENOMEM, "out of memory");
+        o->ducks.item = item;
+        item[o->ducks.count++] = argv[*next];
+    }
+    return 0;
+}
+
+static int check_verb(const struct options *o, struct error *err)
+{
+    static const char *const verbs[] = {"status", "doctor", "wake", "boot", "reboot"};
+    size_t i = 0;
+    while (o->verb && i < sizeof verbs / sizeof *verbs && strcmp(o->verb, verbs[i]) != 0) i++;
+    if (!o->verb || i == sizeof verbs / sizeof *verbs)
+        return error_set(err, -EINVAL, "flock needs what to do: status, doctor, wake, boot or reboot");
+    if (strcmp(o->verb, "reboot") == 0 && o->ducks.count == 0)
+        return error_set(err, -EINVAL, "flock reboot needs the names of ducks");
+    return 0;
+}
+
 static int read_arguments(struct options *o, int argc, char **argv, struct error *err)
 {
     struct argument a;
     bool has_verb = o->command == COMMAND_FLOCK && argc > 2 && argv[2][0] != '-';
     int first = has_verb ? 3 : 2;
+    int rc = has_verb ? read_ducks(o, argc, argv, &first, err) : 0;
+    if (rc) return rc;
     for (int i = first; i < argc; i++) { // first alone: help, and the configuration that the rest overrides
-        int rc = next_argument(o, argc, argv, &i, &a, err);
+        rc = next_argument(o, argc, argv, &i, &a, err);
         if (rc) return rc;
         if (a.row->offset == offsetof(struct options, help)) o->help = true;
         if (a.row->offset == offsetof(struct options, config)) o->config = a.value;
     }
     if (o->help) return 0;
     if (o->config) {
-        int rc = options__config(o, o->config, err);
+        rc = options__config(o, o->config, err);
         if (rc) return rc;
     }
-    if (o->command == COMMAND_FLOCK && (!has_verb || strcmp(argv[2], "status") != 0))
-        return error_set(err, -EINVAL, "flock needs what to do: status");
+    if (o->command == COMMAND_FLOCK) {
+        rc = check_verb(o, err);
+        if (rc) return rc;
+    }
     for (int i = first; i < argc; i++) {
-        int rc = next_argument(o, argc, argv, &i, &a, err);
+        rc = next_argument(o, argc, argv, &i, &a, err);
         if (!rc) rc = claim(o, a.row, err);
         if (!rc) rc = options__set(o, a.row, a.value, err);
         if (!rc && a.second) rc = options__set(o, a.row, a.second, err);

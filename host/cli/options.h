@@ -72,7 +72,10 @@ struct options {
     int64_t lanes, queue, connections, max_body_mb, request_timeout_s, idle_timeout_s, drain_timeout_s,
         kv_cache_mb, kv_dir_mb;
 
-    const char *root; // doctor's
+    const char *root;         // doctor's
+    const char *verb;         // flock's: status, doctor ..
+    struct string_list ducks; // flock's, by name; none: all
+    int64_t wait_s;           // flock boot's
 
     // what is planned
     const char *hardware;

@@ -468,6 +468,16 @@ const struct option_row options__table[] = {
      .offset = AT(json),
      .help = "JSON instead of a table"},
 
+    {.name = "wait",
+     .kind = OPTION_WHOLE,
+     .commands = COMMAND_FLOCK,
+     .offset = AT(wait_s),
+     .argument = "SECONDS",
+     .low = 1,
+     .high = 3600,
+     .preset = 180,
+     .help = "boot: how long ducks may take to come up (default 180)"},
+
     // generate's output
     {.heading = "Output",
      .name = "json",
@@ -639,11 +649,18 @@ const struct command_row options__commands[] = {
      "better with) or MISSING, and what to do. Status 1 if something that the flock needs is missing; "
      "without "
      "--flock only the CPU is. docs/operations.md says more."},
-    {COMMAND_FLOCK, "flock", "status --flock FILE [--json]",
-     "the ducks of a network flock: who answers, what they have done",
-     "Asks every duck of a flock's file what it is, who uses it and what it has counted. Nobody is "
-     "disturbed. Status 1 if "
-     "one does not answer."},
+    {COMMAND_FLOCK, "flock", "status|doctor|wake|boot|reboot [DUCK ...] --flock FILE [--json]",
+     "look after the ducks of a flock",
+     "Looks after the ducks of a network flock, all of them or those that are named, without a session: a "
+     "duck that works "
+     "for a host is not disturbed. "
+     "status: what each is, who holds it, what it has counted. "
+     "doctor: the same as a verdict per duck: does it answer, does it compute right, is its link, memory or "
+     "bandwidth "
+     "below the others', does it lose frames; status 1 if one does not answer or computes wrongly. "
+     "wake: magic packets to the MAC addresses of the flock's file. "
+     "boot: wakes them and tells who comes up, and who does not. "
+     "reboot: restarts ducks, but not those that a host holds."},
     {COMMAND_TOKENIZE, "tokenize", "-p TEXT | --file F [--allow-special] | --decode F",
      "text to token ids and back", "Prints a JSON array of token ids, or the text of one. Adds no BOS."},
 };

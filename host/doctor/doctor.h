@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "host/flock/net/status.h"
 #include "host/flock/spec.h"
 
 enum doctor_verdict {
@@ -26,7 +27,8 @@ struct finding {
     char advice[240]; // what to do; empty if OK
 };
 
-#define DOCTOR_FINDINGS 96u // more are not made: 16 ports, 4 each, and what the machine has once
+#define DOCTOR_FINDINGS                                                                                      \
+    288u // more are not made: one for each of 256 ducks; 16 ports, 4 each, and the machine's
 
 struct doctor {
     const char *root;               // "" or a folder without a slash at its end
@@ -36,6 +38,9 @@ struct doctor {
 };
 
 void doctor_examine(struct doctor *d);
+
+/* One finding per duck, from what they have said (NET_WANT_STATS, NET_WANT_KAT): compared with each other. */
+void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count);
 
 /* ---- for its files ---- */
 

@@ -287,6 +287,55 @@ static void weights_by_bandwidth(void **state)
     net_flock_free(&f);
 }
 
+/* The last magic packet that a port sent. */
+struct caught {
+    uint8_t room[WIRE_DATAGRAM_MAX], kept[102];
+    uint32_t bytes, frames;
+    bool to_all;
+};
+
+static uint8_t *caught_buffer(void *self)
+{
+    return ((struct caught *)self)->room;
+}
+
+static void caught_send(void *self, const struct net_peer *to, uint32_t bytes)
+{
+    struct caught *c = self;
+    if (c->room[0] != 0xff) return; // DISCOVER
+    c->to_all = to == NULL;
+    c->bytes = bytes;
+    c->frames++;
+    memcpy(c->kept, c->room, sizeof c->kept);
+}
+
+/* A duck that sleeps is woken by its MAC address, once a second, and nobody else is. */
+static void magic_packets(void **state)
+{
+    (void)state;
+    static struct caught c;
+    struct net_config config = {.ports = 1, .ducks = 2};
+    struct net_match match[2] = {{.port = 0, .has_mac = true, .mac = {2, 0, 0, 0, 0, 1}},
+                                 {.port = 0, .has_mac = true, .mac = {2, 0, 0, 0, 0, 2}}};
+    struct net_flock f;
+    config.match = match;
+    assert_int_equal(net_flock_init(&f, &config, NULL), 0);
+    f.port[0].io = (struct net_io){&c, caught_buffer, caught_send};
+    f.wants = NET_WANT_WAKE;
+    f.duck[1].wanted = true;
+    for (uint64_t now = MS; now < 2500 * MS; now += MS) {
+        uint32_t before = c.frames;
+        net_port_work(&f.port[0], now);
+        if (c.frames == before) continue;
+        assert_true(c.to_all);
+        assert_int_equal(c.bytes, 102);
+        for (int i = 0; i < 6; i++) assert_int_equal(c.kept[i], 0xff);
+        for (int i = 1; i <= 16; i++) assert_memory_equal(c.kept + 6 * i, match[1].mac, 6);
+    }
+    assert_int_equal(c.frames, 3);
+    net_flock_free(&f);
+}
+
 static bool all_closed(struct world *w, int host)
 {
     return net_all_reached(&w->host[host].flock, NET_CLOSED, NULL);
@@ -423,7 +472,7 @@ int main(void)
         cmocka_unit_test(second_host),    cmocka_unit_test(changed_weight),
         cmocka_unit_test(hostile_frames), cmocka_unit_test(unsound_duck),
         cmocka_unit_test(small_duck),     cmocka_unit_test(weights_by_bandwidth),
-        cmocka_unit_test(failed_program),
+        cmocka_unit_test(failed_program), cmocka_unit_test(magic_packets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

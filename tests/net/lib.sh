@@ -82,15 +82,6 @@ start_duck() {
     pids+=($!)
 }
 
-# wait_for TEXT FILE SECONDS: until a line matches.
-wait_for() {
-    for ((n = 0; n < 20 * $3; n++)); do
-        if grep -q "$1" "$2"; then return; fi
-        sleep 0.05
-    done
-    fail "'$1' has not come within $3 s: $(tail -n 5 "$2")"
-}
-
 # flock_file NAME DOMAINS DUCKS [EXTRA]: ports p0 .. as DPDK devices.
 flock_file() {
     local k i comma=
@@ -122,9 +113,9 @@ memif_flock() {
 END
 }
 
-# wait_for TEXT FILE: until the text is in the file; ten seconds at most.
+# wait_for TEXT FILE [SECONDS]: until the text is in the file; ten seconds at most if not given.
 wait_for() {
-    for ((n = 0; n < 100; n++)); do
+    for ((n = 0; n < 10 * ${3-10}; n++)); do
         if grep -qs "$1" "$2"; then return 0; fi
         sleep 0.1
     done

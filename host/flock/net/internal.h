@@ -33,7 +33,10 @@ bool net__message(struct net_port *p, struct net_duck *duck, enum wire_type type
 /* ---- session.c ---- */
 
 void net__hello(struct net_port *p, const struct net_peer *from, const struct wire_hello *h);
-void net__stats(struct net_port *p, const struct net_peer *from, const struct wire_stats *s);
+/* care.c */
+void net__care_answer(struct net_port *p, const struct net_peer *from, const struct wire_header *h,
+                      const uint8_t *payload);
+void net__care_work(struct net_duck *d, uint64_t now, uint64_t *deadline);
 void net__opened(struct net_duck *d, const struct wire_opened *o, uint64_t now);
 void net__refused(struct net_port *p, const struct net_peer *from, const struct wire_refused *r,
                   uint64_t now);

@@ -58,6 +58,9 @@ enum net_duck_state {
     NET_CLOSED,
 };
 
+/* What is asked of ducks outside of a session (status.h). */
+enum net_want { NET_WANT_STATS = 1, NET_WANT_KAT = 2, NET_WANT_REBOOT = 4, NET_WANT_WAKE = 8 };
+
 struct net_port;
 struct net_put;
 
@@ -126,8 +129,10 @@ struct net_duck {
 
     struct net_result *result;  // (slots)
     uint64_t ack_ns, answer_ns; // usual times: step sent -> ack, ack -> all results
-    _Atomic bool has_stats;     // release: stats are written
+    bool wanted;
+    _Atomic uint32_t has; // enum net_want; release: what belongs to it is written
     struct wire_stats stats;
+    struct wire_kat kat;
     uint64_t traced_ns; // end of the last span of a trace
     struct net_counters count;
     _Atomic uint32_t recent_us[NET_RECENT]; // compute times, the newest overwrites the oldest
@@ -225,7 +230,7 @@ struct net_flock {
     uint64_t last_done_ns; // when the newest step that has been taken back was done
 
     bool is_guest;
-    bool wants_stats; // while finding: ask every duck for its counters as well
+    uint32_t wants; // while finding: enum net_want, of the ducks that are `wanted`
     _Atomic bool failed;
     _Atomic bool waiting; // the engine thread sleeps in wait
     _Atomic int goal;

@@ -72,10 +72,8 @@ static void outside(struct net_port *p, const struct net_peer *from, const struc
         struct wire_refused refused;
         memcpy(&refused, payload, sizeof refused);
         net__refused(p, from, &refused, now);
-    } else if (h->type == WIRE_STATS_REPLY) {
-        struct wire_stats stats;
-        memcpy(&stats, payload, sizeof stats);
-        net__stats(p, from, &stats);
+    } else if (h->type == WIRE_STATS_REPLY || h->type == WIRE_KAT_REPLY || h->type == WIRE_POWER_ACK) {
+        net__care_answer(p, from, h, payload);
     }
 }
 

@@ -66,34 +66,12 @@ void net__hello(struct net_port *p, const struct net_peer *from, const struct wi
     atomic_store(&found->state, NET_FOUND);
 }
 
-/* ---- counters, for who only looks ---- */
-
-void net__stats(struct net_port *p, const struct net_peer *from, const struct wire_stats *s)
-{
-    for (uint32_t i = 0; i < p->ducks; i++) {
-        struct net_duck *d = p->duck[i];
-        if (!p->flock->wants_stats || atomic_load(&d->has_stats) || !same_peer(&d->peer, from)) continue;
-        d->stats = *s;
-        atomic_store(&d->has_stats, true);
-    }
-}
-
-static void stats_work(struct net_duck *d, uint64_t now, uint64_t *deadline)
-{
-    if (atomic_load(&d->state) != NET_FOUND || atomic_load(&d->has_stats)) return;
-    if (now >= d->timer_ns) {
-        net__message(d->port, d, WIRE_STATS, ++d->port->request, NULL, 0, false);
-        d->timer_ns = now + DISCOVER_EVERY;
-    }
-    net__sooner(deadline, d->timer_ns);
-}
-
 static void find_work(struct net_port *p, uint64_t now, uint64_t *deadline)
 {
     bool missing = false;
     for (uint32_t i = 0; i < p->ducks; i++)
         missing |= !p->duck[i]->gone && atomic_load(&p->duck[i]->state) == NET_UNKNOWN;
-    for (uint32_t i = 0; p->flock->wants_stats && i < p->ducks; i++) stats_work(p->duck[i], now, deadline);
+    for (uint32_t i = 0; p->flock->wants && i < p->ducks; i++) net__care_work(p->duck[i], now, deadline);
     if (!missing) return;
     // What a port without a broadcast address sends to all does not reach a duck that was dropped.
     struct net_duck *alone =

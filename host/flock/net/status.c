@@ -1,4 +1,4 @@
-/* status.c: finds ducks, asks for their counters, and goes. */
+/* status.c: finds ducks, asks, and goes. */
 #include "host/flock/net/status.h"
 
 #include <errno.h>
@@ -7,15 +7,25 @@
 #include <string.h>
 #include <time.h>
 
+#include "duck/kat.h"
 #include "host/flock/net/backend.h"
 #include "host/flock/transport.h"
 #include "host/util/clock.h"
 
-static bool all_counted(const struct net_flock *f)
+/* All that a duck can be expected to answer. */
+static bool is_done(const struct net_flock *f, const struct net_duck *d)
+{
+    uint32_t wants = f->wants & ~(uint32_t)NET_WANT_WAKE;
+    if (atomic_load(&d->state) < NET_FOUND) return !d->wanted;
+    if (d->hello.holder_session) wants &= NET_WANT_STATS;
+    return !d->wanted || (atomic_load(&d->has) & wants) == wants;
+}
+
+static void note_found(const struct net_flock *f, struct net_status *out, uint64_t begun)
 {
     for (uint32_t i = 0; i < f->ducks; i++)
-        if (!atomic_load(&f->duck[i].has_stats)) return false;
-    return true;
+        if (out[i].found_s == 0 && atomic_load(&f->duck[i].state) >= NET_FOUND)
+            out[i].found_s = (double)(clock_ns() - begun) * 1e-9;
 }
 
 static void copy(const struct net_flock *f, const struct flock_spec *spec, struct net_status *out)
@@ -23,9 +33,15 @@ static void copy(const struct net_flock *f, const struct flock_spec *spec, struc
     for (uint32_t i = 0; i < f->ducks; i++) {
         const struct net_duck *d = &f->duck[i];
         struct net_status *s = &out[i];
+        uint32_t has = atomic_load(&d->has);
         *s = (struct net_status){.port = d->match->port,
+                                 .wanted = d->wanted,
                                  .found = atomic_load(&d->state) >= NET_FOUND,
-                                 .counted = atomic_load(&d->has_stats),
+                                 .counted = has & NET_WANT_STATS,
+                                 .tested = has & NET_WANT_KAT,
+                                 .sound = has & NET_WANT_KAT && d->kat.hash == f->kat.hash,
+                                 .reboots = has & NET_WANT_REBOOT,
+                                 .found_s = s->found_s,
                                  .address = d->match->address,
                                  .udp = d->match->udp};
         snprintf(s->name, sizeof s->name, "%s", spec->duck[i].name);
@@ -37,7 +53,21 @@ static void copy(const struct net_flock *f, const struct flock_spec *spec, struc
     }
 }
 
-int net_status(const struct flock_spec *spec, struct net_status **out, struct error *err)
+static int prepare(struct net_flock *f, uint32_t wants, const bool *wanted, struct error *err)
+{
+    f->wants = wants;
+    for (uint32_t i = 0; i < f->ducks; i++) f->duck[i].wanted = !wanted || wanted[i];
+    if (!(wants & NET_WANT_KAT)) return 0;
+    void *memory = aligned_alloc(64, KAT_MEMORY);
+    if (!memory) return error_set(err, -ENOMEM, "no memory for the known-answer test");
+    f->kat.seed = clock_ns();
+    f->kat.hash = kat_hash(&fp9_scalar, memory, f->kat.seed);
+    free(memory);
+    return 0;
+}
+
+int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, uint32_t ms,
+             struct net_status **out, struct error *err)
 {
     const struct net_backend *backend =
         spec->transport == &transport_dpdk ? &net_backend_dpdk : &net_backend_udp;
@@ -46,11 +76,15 @@ int net_status(const struct flock_spec *spec, struct net_status **out, struct er
     *out = calloc(spec->ducks, sizeof **out);
     if (!*out) return error_set(err, -ENOMEM, "no memory for the status of %u ducks", spec->ducks);
     int rc = net_flock_init(&f, spec->net, err);
-    f.wants_stats = true;
+    if (!rc) rc = prepare(&f, wants, wanted, err);
     if (!rc) rc = backend->start(&running, &f, err);
-    uint64_t until = clock_ns() + 1000000ull * spec->net->find_ms;
-    while (!rc && !all_counted(&f) && clock_ns() < until)
+    uint64_t begun = clock_ns(), until = begun + 1000000ull * ms;
+    for (bool done = false; !rc && !done && clock_ns() < until;) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        note_found(&f, *out, begun);
+        done = true;
+        for (uint32_t i = 0; i < f.ducks; i++) done &= is_done(&f, &f.duck[i]);
+    }
     if (running) backend->stop(running); // nothing changes from here on
     if (!rc) copy(&f, spec, *out);
     net_flock_free(&f);

@@ -1,25 +1,31 @@
-/* status.h: what the ducks of a network flock say of themselves, without a session: nobody is disturbed, a
- * duck that works for another host answers as well. */
+/* status.h: what the ducks of a network flock say and do without a session: nobody is disturbed, a duck that
+ * works for another host says what it is and what it has counted, and does nothing else. */
 #ifndef DUCKD_HOST_FLOCK_NET_STATUS_H
 #define DUCKD_HOST_FLOCK_NET_STATUS_H
 
 #include <stdbool.h>
 
-#include "duck/wire.h"
+#include "host/flock/net/net.h"
 #include "host/flock/spec.h"
 
 struct net_status {
     char name[48];       // of the flock's file
     uint32_t port;       // index of its port
+    bool wanted;         // was to be asked
     bool found, counted; // HELLO is there; STATS is there
+    bool tested, sound;  // the known-answer test was answered; and right
+    bool reboots;        // has promised to
+    double found_s;      // after the beginning
     uint32_t address;
     uint16_t udp;
     struct wire_hello hello;
     struct wire_stats stats;
 };
 
-/* One entry per duck of the specification; the caller frees *out. Takes up to find_ms when ducks are missing.
- */
-int net_status(const struct flock_spec *spec, struct net_status **out, struct error *err);
+/* Asks for `wants` (enum net_want) of the ducks that are wanted: `wanted` (spec->ducks), NULL: all. One entry
+ * per duck of the specification; the caller frees *out. Takes up to `ms` when not all is answered; ducks that
+ * another host holds are waited for only for what they do. */
+int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, uint32_t ms,
+             struct net_status **out, struct error *err);
 
 #endif

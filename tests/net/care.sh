@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# care.sh: what looks after ducks: a verdict on each, restarts, waking; a duck that works for a host is not disturbed.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+port=$((20000 + $$ % 20000))
+for i in 1 2 3; do
+    "$build/duck-linux" --udp "127.0.0.1$i" --port "$port" --key "$work/key" --memory 64M --name "duck-$i" >"$work/duck$i.log" 2>&1 &
+    pids+=($!)
+done
+cat >"$work/flock" <<EOF
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 2000,
+ "ports": [{"address": "127.0.0.1", "ducks": [{"address": "127.0.0.11:$port"}, {"address": "127.0.0.12:$port"},
+                                              {"address": "127.0.0.13:$port", "name": "third"}]}]}
+EOF
+# care STATUS VERB ...: ends with the status; what it says is in $work/said.
+care() {
+    local expected=$1 status=0
+    shift
+    timeout 30 "$build/duckd" flock "$@" --flock "$work/flock" >"$work/said" 2>&1 || status=$?
+    [ $status -eq "$expected" ] || fail "flock $*: status $status: $(cat "$work/said")"
+}
+says() { grep -q -- "$1" "$work/said" || fail "nobody says '$1': $(cat "$work/said")"; }
+
+care 0 doctor
+[ "$(grep -c "^ok .*the known answer is right" "$work/said")" -eq 3 ] || fail "doctor: $(cat "$work/said")"
+care 0 doctor third --json
+[ "$(grep -c '"verdict": "ok"' "$work/said")" -eq 1 ] || fail "doctor of one: $(cat "$work/said")"
+care 0 status third
+[ "$(wc -l <"$work/said")" -eq 2 ] || fail "status of one: $(cat "$work/said")"
+care 1 doctor fourth
+says "no duck of .* is called 'fourth'"
+care 2 reboot
+says "needs the names of ducks"
+care 2 dance
+care 1 wake third
+says 'third cannot be woken: the flock.s file gives it no "mac"'
+
+# While a host works with them they are not restarted, and not tested.
+"$build/duckd" generate -p "hello there" -n 4000 --ignore-eos --flock "$work/flock" -v >/dev/null 2>"$work/host.log" &
+host=$!
+pids+=("$host")
+wait_for "model loaded" "$work/host.log" 30
+care 0 doctor
+[ "$(grep -c "in use, so not tested" "$work/said")" -eq 3 ] || fail "doctor of busy ducks: $(cat "$work/said")"
+care 1 reboot third
+says "third  *is held by 127.0.0.1: not restarted"
+kill -INT "$host"
+wait "$host" || true
+
+care 0 reboot third
+says "third  *restarts"
+wait_for "asked to reboot" "$work/duck3.log" 5
+wait "${pids[2]}" || fail "duck-linux ended with $?"
+care 1 doctor
+says "^MISSING  third  *does not answer"
+says "1 of 3 things are missing"
+care 1 boot third --wait 1
+says 'no "mac"'
+echo "ok"
