@@ -138,6 +138,10 @@ static int read_network(struct flock_spec *s, const cJSON *root, const char *nam
             if (rc == 0) rc = read_duck(s, i++, duck, name, err);
         }
     }
+    if (rc == 0 && s->net->inside.memory_bytes) {
+        strcpy(s->duck[i].name, "host");
+        rc = read_duck(s, i, json_get(root, "host"), name, err);
+    }
     return rc;
 }
 

@@ -16,5 +16,9 @@ done
 flock_file judged 2 2 "\"program\": \"$build/duck/fp9_kernels.elf\","
 compare_logits judged --wire-activation bf16
 [ "$(grep -c "program loaded" "$work"/duck*.log | grep -c ":1$")" -eq 4 ] || fail "not all ducks have loaded the program"
+# And with a fifth duck, in this host's memory.
+flock_file mixed 2 2 '"host": {"memory_gb": 0.1, "weight": 1, "cores": 2},'
+compare_logits mixed
+grep -q "duck host: [1-9][0-9]* slices.* [1-9][0-9]* expert reads" "$work/net.log" || fail "the host's own duck has done nothing"
 compare_text flock -p "hello there" -n 60 --temperature 0
 echo "ok"

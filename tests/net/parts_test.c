@@ -23,6 +23,9 @@
 /* ---- the flock's file ---- */
 
 #define DUCK "{\"address\": \"10.0.0.7\"}"
+#define HOST(host)                                                                                           \
+    "{\"transport\": \"udp\", \"host\": " host ", \"ports\": [{\"address\": \"10.0.0.1\", \"ducks\": [" DUCK \
+    "]}]}"
 #define UDP_PORT(ducks)                                                                                      \
     "{\"transport\": \"udp\", \"ports\": [{\"address\": \"10.0.0.1\", \"ducks\": [" ducks "]}]}"
 #define DPDK_PORT(port) "{\"transport\": \"dpdk\", \"ports\": [{" port "}]}"
@@ -157,6 +160,11 @@ static void bad_files(void **state)
          "f.json: duck 0: weight is -1, it must be a positive"},
         {"{\"transport\": \"udp\", \"ports\": [{\"ducks\": [" DUCK "]}]}",
          "f.json: port 0: address is missing: this host's own on the port"},
+        {HOST("{}"), "f.json: host: memory_gb is missing, it must be a number of 0.01 or more"},
+        {HOST("{\"memory_gb\": 1, \"core\": 2}"), "f.json: host: unknown key 'core'"},
+        {HOST("{\"memory_gb\": 1, \"cores\": 65}"),
+         "f.json: host: cores is 65, it must be a whole number 1 .. 64"},
+        {HOST("7"), "f.json: host is 7, it must be an object"},
         {"{\"transport\": \"udp\", \"payload\": 100, \"ports\": []}",
          "f.json: payload is 100, it must be a whole number 512 .. 8928"},
         {"{\"transport\": \"udp\", \"key_file\": \"/nonexistent\", \"ports\": []}",

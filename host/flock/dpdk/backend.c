@@ -30,8 +30,8 @@ static _Atomic bool eal_used;
 static int open_ports(struct dpdk *d)
 {
     int rc = 0;
-    for (uint32_t i = 0; i < d->flock->ports; i++) d->port[i].device = d->port[i].tap = RTE_MAX_ETHPORTS;
-    for (uint32_t i = 0; i < d->flock->ports && !rc; i++) {
+    for (uint32_t i = 0; i < d->flock->wires; i++) d->port[i].device = d->port[i].tap = RTE_MAX_ETHPORTS;
+    for (uint32_t i = 0; i < d->flock->wires && !rc; i++) {
         struct dpdk_port *p = &d->port[i];
         p->port = &d->flock->port[i];
         p->config = &d->flock->config->port[i];
@@ -39,7 +39,7 @@ static int open_ports(struct dpdk *d)
         p->stop = &d->stop;
         rc = dpdk_port_open(p, &d->err);
     }
-    for (uint32_t i = 0; i < d->flock->ports && !rc; i++) {
+    for (uint32_t i = 0; i < d->flock->wires && !rc; i++) {
         rc = rte_eal_remote_launch(dpdk_work, &d->port[i], d->port[i].config->lcore);
         if (rc)
             error_set(&d->err, rc, "lcore %u cannot work: %s", d->port[i].config->lcore, rte_strerror(-rc));
@@ -73,7 +73,7 @@ static void watch(struct dpdk *d)
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;
         if (sem_timedwait(&d->ended, &until) == 0) return;
-        for (uint32_t i = 0; i < d->flock->ports; i++) dpdk_port_watch(&d->port[i]);
+        for (uint32_t i = 0; i < d->flock->wires; i++) dpdk_port_watch(&d->port[i]);
         if (d->boot) net_boot_watch(d->boot);
     }
 }
@@ -89,7 +89,7 @@ static void *eal_main(void *arg)
     atomic_store(&d->stop, true);
     if (d->initialised) {
         rte_eal_mp_wait_lcore();
-        for (uint32_t i = 0; i < d->flock->ports; i++) dpdk_port_close(&d->port[i]);
+        for (uint32_t i = 0; i < d->flock->wires; i++) dpdk_port_close(&d->port[i]);
         rte_eal_cleanup();
     }
     return NULL;
@@ -108,7 +108,7 @@ static void stop(void *self)
 static int start(void **out, struct net_flock *f, struct error *err)
 {
     struct dpdk *d = calloc(1, sizeof *d);
-    if (!d) return error_set(err, -ENOMEM, "no memory for %u ports", f->ports);
+    if (!d) return error_set(err, -ENOMEM, "no memory for %u ports", f->wires);
     d->flock = f;
     sem_init(&d->started, 0, 0);
     sem_init(&d->ended, 0, 0);

@@ -36,13 +36,13 @@ static int add_lcores(struct eal_arguments *a, const struct net_config *c, struc
         return error_set(err, -errno, "which CPUs this process may use is not known: %s", strerror(errno));
     for (bool taken = true; taken;) { // EAL's own lcore only waits
         taken = false;
-        for (uint32_t i = 0; i < c->ports; i++) taken |= c->port[i].lcore == a->main_lcore;
+        for (uint32_t i = 0; i < c->wires; i++) taken |= c->port[i].lcore == a->main_lcore;
         if (taken) a->main_lcore++;
     }
     char text[192];
     size_t n =
         (size_t)snprintf(text, sizeof text, "--lcores=%u@%u", a->main_lcore, cpu_of(a->main_lcore, &allowed));
-    for (uint32_t i = 0; i < c->ports && n < sizeof text; i++) {
+    for (uint32_t i = 0; i < c->wires && n < sizeof text; i++) {
         uint32_t lcore = c->port[i].lcore;
         for (uint32_t k = 0; k < i; k++) {
             if (c->port[k].lcore == lcore)
@@ -62,7 +62,7 @@ int eal_arguments_make(struct eal_arguments *a, const struct net_config *c, stru
     int rc = add_lcores(a, c, err);
     if (rc) return rc;
     bool pci = false;
-    for (uint32_t i = 0; i < c->ports; i++) {
+    for (uint32_t i = 0; i < c->wires; i++) {
         pci |= *c->port[i].pci;
         if (*c->port[i].pci) {
             add(a, "--allow=%s", c->port[i].pci);

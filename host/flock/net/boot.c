@@ -88,7 +88,7 @@ void net_boot_write(const struct net_config *c, FILE *out)
     fprintf(out, "dhcp-match=set:efi,option:client-arch,7\ndhcp-match=set:efi,option:client-arch,9\n");
     fprintf(out, "dhcp-boot=tag:efi," IMAGE "\nenable-tftp\ntftp-root=%s/tftp\n", dir);
     if (geteuid() == 0) fprintf(out, "user=root\n"); // the folder is ours alone
-    for (uint32_t i = 0; i < c->ports; i++) write_port(c, i, out);
+    for (uint32_t i = 0; i < c->wires; i++) write_port(c, i, out);
 }
 
 /* ---- folder ---- */
@@ -207,13 +207,13 @@ int net_boot_start(struct net_boot **out, const struct net_config *c, struct err
     if (!b) return error_set(err, -ENOMEM, "boot: no memory");
     b->config = c;
     int rc = fill_folder(c, err);
-    for (uint32_t i = 0; i < c->ports && !rc; i++) rc = raise_tap(i, &c->port[i], err);
+    for (uint32_t i = 0; i < c->wires && !rc; i++) rc = raise_tap(i, &c->port[i], err);
     if (!rc) rc = spawn(b, err);
     if (rc) {
         free(b);
         return rc;
     }
-    log_notice("boot: %u ports serve %s; dnsmasq says what it does in %s/dnsmasq.log", c->ports,
+    log_notice("boot: %u ports serve %s; dnsmasq says what it does in %s/dnsmasq.log", c->wires,
                c->boot_image, c->boot_dir);
     *out = b;
     return 0;

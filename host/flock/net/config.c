@@ -232,6 +232,35 @@ static int read_ports(struct net_config *c, const cJSON *root, bool dpdk, const 
     return rc;
 }
 
+/* The duck in this process: the last one, on a port of its own. */
+static int read_inside(struct net_config *c, const cJSON *root, const char *name, struct error *err)
+{
+    static const char *const known[] = {"name", "weight", "memory_gb", "cores", NULL};
+    const cJSON *item = json_get(root, "host"), *memory = json_get(item, "memory_gb");
+    char where[160];
+    snprintf(where, sizeof where, "%s: host", name);
+    if (!item) return 0;
+    if (!cJSON_IsObject(item))
+        return error_set(err, -EINVAL, "%s is %s, it must be an object", where, json_show(item).s);
+    int rc = check_keys(item, known, where, err);
+    if (rc) return rc;
+    if (!cJSON_IsNumber(memory) || !(memory->valuedouble >= 0.01 && memory->valuedouble < 1e6))
+        return error_set(err, -EINVAL, "%s: memory_gb is %s, it must be a number of 0.01 or more", where,
+                         json_show(memory).s);
+    c->inside =
+        (struct net_inside){.memory_bytes = (uint64_t)(memory->valuedouble * 1e9) / 4096 * 4096, .cores = 1};
+    rc = read_uint(item, "cores", 1, NET_INSIDE_CORES, &c->inside.cores, where, err);
+    if (rc) return rc;
+    if (c->ducks == MOST_DUCKS)
+        return error_set(err, -EINVAL, "%s: a flock has at most %d ducks", where, MOST_DUCKS);
+    struct net_match *more = realloc(c->match, (c->ducks + (size_t)1) * sizeof *more);
+    if (!more) return error_set(err, -ENOMEM, "no memory for a duck");
+    c->match = more;
+    c->match[c->ducks++] = (struct net_match){.port = c->ports, .udp = WIRE_DUCK_PORT};
+    c->port[c->ports++].address = 0x7f000001;
+    return 0;
+}
+
 /* ---- key ---- */
 
 static int parse_key(const char *text, struct siphash_key *key)
@@ -331,7 +360,7 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     static const char *const known[] = {"transport", "key_file",    "state_dir", "program",    "ports",
                                         "find_ms",   "dead_ms",     "lease_ms",  "gap_us",     "payload",
                                         "host_port", "step_tokens", "poll",      "huge_pages", "memory_mb",
-                                        "about",     "boot",        NULL};
+                                        "about",     "boot",        "host",      NULL};
     uint32_t host_udp = dpdk ? WIRE_HOST_PORT : 0;
     c->payload = WIRE_PAYLOAD;
     c->step_tokens = 32;
@@ -356,7 +385,8 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
         rc = error_set(err, -EINVAL, "%s: boot needs a key_file: ducks without a key answer nobody", name);
     if (!rc) rc = read_ports(c, root, dpdk, name, err);
     for (uint32_t i = 0; c->boot && i < c->ports; i++) c->port[i].exception_tap = true;
-    return rc;
+    c->wires = c->ports;
+    return rc ? rc : read_inside(c, root, name, err);
 }
 
 int net_config_read(struct net_config *out, const cJSON *root, bool dpdk, const char *name, struct error *err)

@@ -12,6 +12,7 @@
 #include "host/util/error.h"
 
 #define NET_MAX_PORTS 16u
+#define NET_INSIDE_CORES 64u
 
 /* What a HELLO must say to be this duck; with nothing given, any duck will do. */
 struct net_match {
@@ -32,9 +33,18 @@ struct net_port_config {
     bool exception_tap;       // DPDK: frames that are not the ducks' go to a tap
 };
 
+/* The duck in this process. */
+struct net_inside {
+    uint64_t memory_bytes; // 0: there is none
+    uint32_t cores;
+};
+
 struct net_config {
     uint32_t ports, ducks;
-    struct net_port_config port[NET_MAX_PORTS];
+    uint32_t
+        wires; // ports with a device or a socket; the duck in this process has one more, the last, without
+    struct net_inside inside;
+    struct net_port_config port[NET_MAX_PORTS + 1];
     struct net_match *match; // (ducks)
     struct siphash_key key;
     char key_text[33];    // its 32 digits, for duck.conf

@@ -100,6 +100,7 @@ int net_flock_init(struct net_flock *f, struct net_config *config, struct error 
     *f = (struct net_flock){.lost = -1,
                             .config = config,
                             .ports = config->ports,
+                            .wires = config->wires,
                             .ducks = config->ducks,
                             .live = config->ducks,
                             .goal = NET_FIND,

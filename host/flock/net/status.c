@@ -56,7 +56,9 @@ static void copy(const struct net_flock *f, const struct flock_spec *spec, struc
 static int prepare(struct net_flock *f, uint32_t wants, const bool *wanted, struct error *err)
 {
     f->wants = wants;
-    for (uint32_t i = 0; i < f->ducks; i++) f->duck[i].wanted = !wanted || wanted[i];
+    for (uint32_t i = 0; i < f->ducks; i++)
+        f->duck[i].wanted =
+            (!wanted || wanted[i]) && f->config->match[i].port < f->wires; // not the host's own
     if (!(wants & NET_WANT_KAT)) return 0;
     void *memory = aligned_alloc(64, KAT_MEMORY);
     if (!memory) return error_set(err, -ENOMEM, "no memory for the known-answer test");

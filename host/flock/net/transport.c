@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "host/flock/net/backend.h"
+#include "host/flock/net/inside.h"
 #include "host/util/clock.h"
 #include "host/util/log.h"
 
@@ -27,7 +28,8 @@
 struct net_transport {
     struct transport base;
     const struct net_backend *backend;
-    void *running; // the backend
+    void *running;         // the backend
+    struct inside *inside; // the duck in this process; NULL: none
     struct net_flock f;
     struct net_session session; // but for the plan
     uint64_t *submitted_ns;     // (lanes)
@@ -65,6 +67,7 @@ static void net_close(struct transport *t)
         atomic_store(&n->f.failed, false); // a failed flock is closed as well
         reach(&n->f, NET_CLOSED, CLOSE_MS, NULL);
     }
+    inside_stop(n->inside);
     if (n->running) n->backend->stop(n->running);
     struct error why;
     if (n->host && net_guest_detach(&n->f, &n->host->f, n->match.port, &why)) {
@@ -109,6 +112,7 @@ static int find(struct transport **out, struct flock_spec *spec, const struct tr
     if (!rc && n->f.flock_key.k0 == 0 && n->f.flock_key.k1 == 0)
         log_notice("the flock's key is all zero: whoever is on its network can command its ducks (key_file)");
     if (!rc) rc = backend->start(&n->running, &n->f, err);
+    if (!rc && spec->net->inside.memory_bytes) rc = inside_start(&n->inside, &n->f, err);
     const struct net_duck *missing;
     if (!rc && !reach(&n->f, NET_FOUND, spec->net->find_ms, &missing)) rc = not_found(&n->f, missing, err);
     if (rc) {

@@ -111,7 +111,7 @@ static void *work(void *arg)
 {
     struct udp *u = arg;
     struct pollfd fds[NET_MAX_PORTS + 1];
-    uint32_t ports = u->flock->ports;
+    uint32_t ports = u->flock->wires;
     for (uint32_t i = 0; i < ports; i++) fds[i] = (struct pollfd){.fd = u->port[i].fd, .events = POLLIN};
     fds[ports] = (struct pollfd){.fd = u->wake_fd, .events = POLLIN};
     while (!atomic_load(&u->stop)) {
@@ -199,7 +199,7 @@ static void stop(void *self)
         pthread_join(u->thread, NULL);
     }
     u->flock->wake = NULL;
-    for (uint32_t i = 0; u->port && i < u->flock->ports; i++) {
+    for (uint32_t i = 0; u->port && i < u->flock->wires; i++) {
         if (u->port[i].fd >= 0) close(u->port[i].fd);
         free(u->port[i].room);
         free(u->port[i].out);
@@ -215,18 +215,18 @@ static void stop(void *self)
 static int start(void **out, struct net_flock *f, struct error *err)
 {
     struct udp *u = calloc(1, sizeof *u);
-    struct udp_port *port = calloc(f->ports, sizeof *port);
+    struct udp_port *port = calloc(f->wires, sizeof *port);
     if (!u || !port) {
         free(u);
         free(port);
-        return error_set(err, -ENOMEM, "no memory for %u ports", f->ports);
+        return error_set(err, -ENOMEM, "no memory for %u ports", f->wires);
     }
     u->flock = f;
     u->port = port;
-    for (uint32_t i = 0; i < f->ports; i++) port[i].fd = -1;
+    for (uint32_t i = 0; i < f->wires; i++) port[i].fd = -1;
     u->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = u->wake_fd < 0 ? error_set(err, -errno, "no eventfd: %s", strerror(errno)) : 0;
-    for (uint32_t i = 0; i < f->ports && !rc; i++) rc = open_port(&port[i], &f->port[i], err);
+    for (uint32_t i = 0; i < f->wires && !rc; i++) rc = open_port(&port[i], &f->port[i], err);
     if (!rc) {
         f->wake = wake;
         f->wake_self = u;
