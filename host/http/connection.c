@@ -284,27 +284,45 @@ static void on_written(uv_write_t *request, int status)
     }
 }
 
+/* What the socket does not take at once is copied and follows later. Mostly it takes all: then nothing is
+ * allocated, and libuv has no callback to make. */
 static void send_bytes(struct connection *c, const struct buffer *head, const void *data, size_t length,
                        const char *tail)
 {
-    size_t tail_length = tail ? strlen(tail) : 0, total = head->length + length + tail_length;
+    uv_stream_t *stream = (uv_stream_t *)&c->tcp;
+    const uv_buf_t parts[] = {uv_buf_init(head->data, (unsigned)head->length),
+                              uv_buf_init((char *)(uintptr_t)data, (unsigned)length),
+                              uv_buf_init((char *)(uintptr_t)tail, tail ? (unsigned)strlen(tail) : 0)};
+    size_t total = parts[0].len + parts[1].len + parts[2].len, done = 0, at = 0;
     if (c->closing || total == 0) return;
-    struct output *out = buffer_failed(head) ? NULL : malloc(sizeof *out + total);
+    if (uv_stream_get_write_queue_size(stream) == 0) {
+        int rc = buffer_failed(head) ? UV_ENOMEM : uv_try_write(stream, parts, 3);
+        if (rc < 0 && rc != UV_EAGAIN) {
+            connection_close(c);
+            return;
+        }
+        done = rc > 0 ? (size_t)rc : 0;
+        c->written_ns = clock_ns();
+    }
+    c->sent_bytes += length;
+    if (done == total) return;
+    struct output *out = buffer_failed(head) ? NULL : malloc(sizeof *out + total - done);
     if (!out) {
         connection_close(c);
         return;
     }
     out->connection = c;
-    if (head->length) memcpy(out->data, head->data, head->length);
-    if (length) memcpy(out->data + head->length, data, length);
-    if (tail_length) memcpy(out->data + head->length + length, tail, tail_length);
-    uv_buf_t buf = uv_buf_init(out->data, (unsigned)total);
-    if (uv_stream_get_write_queue_size((uv_stream_t *)&c->tcp) == 0) c->written_ns = clock_ns();
-    c->sent_bytes += length;
-    if (uv_write(&out->request, (uv_stream_t *)&c->tcp, &buf, 1, on_written)) {
+    for (size_t i = 0, skip = done; i < 3; i++) {
+        size_t from = skip < parts[i].len ? skip : parts[i].len;
+        skip -= from;
+        if (parts[i].len > from) memcpy(out->data + at, parts[i].base + from, parts[i].len - from);
+        at += parts[i].len - from;
+    }
+    uv_buf_t rest = uv_buf_init(out->data, (unsigned)at);
+    if (uv_write(&out->request, stream, &rest, 1, on_written)) {
         free(out);
         connection_close(c);
-    } else if (uv_stream_get_write_queue_size((uv_stream_t *)&c->tcp) > MAX_UNSENT) {
+    } else if (uv_stream_get_write_queue_size(stream) > MAX_UNSENT) {
         connection_close(c);
     }
 }
