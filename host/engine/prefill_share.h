@@ -2,8 +2,8 @@
  *
  * A round lasts until everybody's job in it is through, so prompts make those who decode wait. Where jobs may
  * be cut anywhere without changing a bit (`adaptive`), the rows follow what rounds measured: prompts may take
- * about as long as decoding does, or a quarter of a second where that is longer. Elsewhere a prompt is always
- * cut into whole chunks. Pure bookkeeping. */
+ * as long as decoding does, up to 0.4 s, or fill a round up to a quarter of a second. Elsewhere a prompt is
+ * always cut into whole chunks. Pure bookkeeping. */
 #ifndef DUCKD_HOST_ENGINE_PREFILL_SHARE_H
 #define DUCKD_HOST_ENGINE_PREFILL_SHARE_H
 
