@@ -220,6 +220,26 @@ static void control_tokens(void **state)
     ids_free(&whole);
 }
 
+/* A tokenizer may have the markup's mark as one token: then it is pushed by id, unless a message wrote it. */
+static void a_mark_of_its_own(void **state)
+{
+    (void)state;
+    enum { EOT = 6391 }; // stands for it
+    static const struct chat_message list[] = {{SAY(USER, "What is ｜DSML｜?")},
+                                               {SAY(ASSISTANT, ""), .call = two, .call_count = 2}};
+    struct chat_encoding c;
+    struct error err;
+    struct ids ids = {0};
+    size_t marks = 0;
+    assert_int_equal(chat_encoding_init(&c, tokenizer, 0, 1, &err), 0);
+    c.mark[MARK_DSML] = EOT;
+    const struct chat_request chat = {CHAT(list)};
+    assert_int_equal(chat_encode(&c, tokenizer, &chat, &ids, &err), 0);
+    for (size_t i = 0; i < ids.count; i++) marks += ids.id[i] == EOT;
+    assert_int_equal(marks, 2 + 2 * 2 + 2 * 2); // block, calls, parameters: begin and end
+    ids_free(&ids);
+}
+
 static void refused(void **state)
 {
     (void)state;
@@ -258,6 +278,6 @@ static int close_duckling(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(exact_prompts), cmocka_unit_test(control_tokens),
-                                       cmocka_unit_test(refused)};
+                                       cmocka_unit_test(a_mark_of_its_own), cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, open_duckling, close_duckling);
 }
