@@ -1,7 +1,5 @@
-/* indexer.c: scores with 8 keys in a vector (kv.h's tiles), selection by radix histograms. */
+/* indexer.c: scores with 8 keys in a vector (kv.h's tiles), selection by halving the range of scores. */
 #include "host/backend/cpu/indexer.h"
-
-#include <string.h>
 
 #include "host/backend/cpu/simd.h"
 
@@ -65,35 +63,86 @@ void indexer_score(const struct indexer_rows *a, uint32_t first, uint32_t count,
 /* ---- selection ---- */
 
 /* Larger score, larger key; -0 and +0 get the same one. */
-static uint32_t sortable(float score)
+static inline __m256i keys_of(const float *scores)
 {
-    uint32_t u;
-    score += 0.0f; // -0 + 0 = +0
-    memcpy(&u, &score, 4);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
+    __m256i bits = _mm256_castps_si256(_mm256_add_ps(_mm256_loadu_ps(scores), _mm256_setzero_ps()));
+    return _mm256_xor_si256(bits, _mm256_srli_epi32(_mm256_srai_epi32(bits, 31), 1));
 }
 
-#define RADIX_PASSES 3
-static const unsigned radix_shift[RADIX_PASSES] = {21, 10, 0}, radix_bits[RADIX_PASSES] = {11, 11, 10};
-
-/* The k-th largest key, and in *equal how many of the keys equal to it are among the k. */
-static uint32_t threshold(const float *scores, uint32_t n, uint32_t k, uint32_t *equal)
+/* Lanes of the last vector that lie before n. */
+static inline unsigned valid(uint32_t n, uint32_t i)
 {
-    uint32_t prefix = 0, mask = 0;
-    for (int pass = 0; pass < RADIX_PASSES; pass++) {
-        uint32_t count[2048], digits = 1u << radix_bits[pass];
-        memset(count, 0, digits * sizeof count[0]);
-        for (uint32_t i = 0; i < n; i++) {
-            uint32_t key = sortable(scores[i]);
-            if ((key & mask) == prefix) count[key >> radix_shift[pass] & (digits - 1)]++;
-        }
-        uint32_t digit = digits - 1;
-        while (count[digit] < k) k -= count[digit--];
-        prefix |= digit << radix_shift[pass];
-        mask |= (digits - 1) << radix_shift[pass];
+    return n - i >= 8 ? 0xff : (1u << (n - i)) - 1;
+}
+
+static inline unsigned larger(__m256i keys, __m256i than)
+{
+    return (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(keys, than)));
+}
+
+static uint32_t count_larger(const float *scores, uint32_t n, int32_t than)
+{
+    const __m256i t = _mm256_set1_epi32(than);
+    __m256i count = _mm256_setzero_si256();
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) count = _mm256_sub_epi32(count, _mm256_cmpgt_epi32(keys_of(scores + i), t));
+    uint32_t lanes[8], sum = 0;
+    _mm256_storeu_si256((__m256i *)(void *)lanes, count);
+    for (unsigned k = 0; k < 8; k++) sum += lanes[k];
+    if (i < n) sum += (uint32_t)__builtin_popcount(larger(keys_of(scores + i), t) & valid(n, i));
+    return sum;
+}
+
+static void key_range(const float *scores, uint32_t n, int32_t *least, int32_t *most)
+{
+    __m256i low = _mm256_set1_epi32(INT32_MAX), high = _mm256_set1_epi32(INT32_MIN);
+    int32_t key[16];
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        low = _mm256_min_epi32(low, keys_of(scores + i));
+        high = _mm256_max_epi32(high, keys_of(scores + i));
     }
-    *equal = k;
-    return prefix;
+    *least = INT32_MAX;
+    *most = INT32_MIN;
+    _mm256_storeu_si256((__m256i *)(void *)key, low);
+    _mm256_storeu_si256((__m256i *)(void *)(key + 8), high);
+    for (unsigned k = 0; k < 8; k++) {
+        *least = key[k] < *least ? key[k] : *least;
+        *most = key[8 + k] > *most ? key[8 + k] : *most;
+    }
+    if (i == n) return;
+    _mm256_storeu_si256((__m256i *)(void *)key, keys_of(scores + i));
+    for (unsigned k = 0; i + k < n; k++) {
+        *least = key[k] < *least ? key[k] : *least;
+        *most = key[k] > *most ? key[k] : *most;
+    }
+}
+
+/* A key that k keys are larger than, or all but `*equal` of k and the rest equal to it. Halves the range of
+ * keys: some log2 n passes of a compare and a subtraction for eight keys until k are separated from the
+ * others. */
+static int32_t threshold(const float *scores, uint32_t n, uint32_t k, uint32_t *equal)
+{
+    int32_t least, most;
+    key_range(scores, n, &least, &most);
+    int64_t low = (int64_t)least - 1, high = most; // at least k are larger than low, fewer than k than high
+    uint32_t above = 0;                            // larger than high
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        uint32_t count = count_larger(scores, n, (int32_t)middle);
+        if (count == k) {
+            *equal = 0;
+            return (int32_t)middle;
+        }
+        if (count > k) {
+            low = middle;
+        } else {
+            high = middle;
+            above = count;
+        }
+    }
+    *equal = k - above;
+    return (int32_t)high;
 }
 
 uint32_t indexer_select(const float *scores, uint32_t n, uint32_t k, int32_t *out)
@@ -102,12 +151,15 @@ uint32_t indexer_select(const float *scores, uint32_t n, uint32_t k, int32_t *ou
         for (uint32_t i = 0; i < n; i++) out[i] = (int32_t)i;
         return n;
     }
-    uint32_t equal, taken = 0, t = threshold(scores, n, k, &equal);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t key = sortable(scores[i]);
-        if (key < t || (key == t && equal == 0)) continue;
-        if (key == t) equal--;
-        out[taken++] = (int32_t)i;
+    uint32_t equal, taken = 0;
+    const __m256i t = _mm256_set1_epi32(threshold(scores, n, k, &equal));
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256i keys = keys_of(scores + i);
+        unsigned more = larger(keys, t) & valid(n, i);
+        unsigned same = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(keys, t)));
+        for (same = equal ? same & valid(n, i) : 0; same && equal; same &= same - 1, equal--)
+            more |= same & (0 - same); // the first of them
+        for (; more; more &= more - 1) out[taken++] = (int32_t)i + __builtin_ctz(more);
     }
     return taken;
 }

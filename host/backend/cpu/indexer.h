@@ -28,7 +28,8 @@ struct indexer_rows {
 /* Scores of key tiles [first, first + count), count even or up to the last tile; scratch: (2 x 8 x dim). */
 void indexer_score(const struct indexer_rows *a, uint32_t first, uint32_t count, float *scratch);
 
-/* Positions of the k best of scores[n], ascending, into out; all n when k >= n. Returns how many. */
+/* Positions of the k best of scores[n], ascending, into out; all n when k >= n. Returns how many. `scores`
+ * can be read up to n rounded up to 8. */
 uint32_t indexer_select(const float *scores, uint32_t n, uint32_t k, int32_t *out);
 
 #endif
