@@ -193,7 +193,9 @@ static void plan_down(struct duck_work *w, struct part *p)
     };
     uint64_t per_expert = w->actives ? w->pairs / w->actives : 0;
     uint32_t groups = (d->hidden / 8 + FP9_QUAD - 1) / FP9_QUAD;
-    p->row_panels = FP9_QUAD * units_per_task(DOWN_BYTES, r->down_quad * w->actives, per_expert, groups);
+    uint32_t most = units_per_task(DOWN_BYTES, r->down_quad * w->actives, per_expert, groups);
+    uint32_t tasks = (groups + most - 1) / most; // of one size: a small last one would leave a core idle
+    p->row_panels = FP9_QUAD * ((groups + tasks - 1) / tasks);
     p->first_down = w->tasks[DUCK_DOWN_ROWS];
     w->tasks[DUCK_DOWN_ROWS] += (d->hidden / 8 + p->row_panels - 1) / p->row_panels;
 }
