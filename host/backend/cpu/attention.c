@@ -20,10 +20,21 @@ struct work {
     const float **key; // (ATTENTION_SEGMENT)
 };
 
-size_t attention_tasks(const struct attention_shape *s, uint32_t rows)
+static size_t groups(const struct attention_shape *s)
 {
-    return (s->heads + ATTENTION_HEADS - 1) / ATTENTION_HEADS *
-           ((rows + ATTENTION_ROWS - 1) / ATTENTION_ROWS);
+    return (s->heads + ATTENTION_HEADS - 1) / ATTENTION_HEADS;
+}
+
+uint32_t attention_task_rows(const struct attention_shape *s, uint32_t rows, uint32_t threads)
+{
+    uint32_t n = ATTENTION_ROWS;
+    while (n > 1 && groups(s) * ((rows + n - 1) / n) < threads) n /= 2;
+    return n;
+}
+
+size_t attention_tasks(const struct attention *a)
+{
+    return groups(&a->shape) * ((a->rows + a->task_rows - 1) / a->task_rows);
 }
 
 static float *take(uintptr_t *at, size_t floats)
@@ -259,9 +270,9 @@ void attention_task(const struct attention *a, size_t task, float *scratch)
 {
     struct work w;
     carve(&a->shape, (uintptr_t)scratch, &w);
-    size_t blocks = (a->rows + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
-    size_t row = task % blocks * ATTENTION_ROWS, first_head = task / blocks * ATTENTION_HEADS;
-    size_t rows = smaller(a->rows - row, ATTENTION_ROWS);
+    size_t blocks = (a->rows + a->task_rows - 1) / a->task_rows;
+    size_t row = task % blocks * a->task_rows, first_head = task / blocks * ATTENTION_HEADS;
+    size_t rows = smaller(a->rows - row, a->task_rows);
     size_t heads = smaller(a->shape.heads - first_head, ATTENTION_HEADS);
     fold_queries(a, &w, first_head, heads, row, rows);
     attend(a, &w, row, rows);

@@ -15,7 +15,7 @@
 #include "host/backend/cpu/kv.h"
 #include "host/backend/cpu/linear.h"
 
-#define ATTENTION_ROWS 16u // of a task
+#define ATTENTION_ROWS 16u // of a task, at most
 #define ATTENTION_HEADS 8u // of a task
 #define ATTENTION_SEGMENT 256u
 
@@ -30,7 +30,8 @@ struct attention {
     const struct linear *value_up; // (heads): latent -> v
     struct kv_layer keys;
     uint32_t position, rows;
-    const float *q; // (rows, heads, nope + rope), not yet roped
+    uint32_t task_rows; // of a task, 1 .. ATTENTION_ROWS
+    const float *q;     // (rows, heads, nope + rope), not yet roped
     size_t q_stride;
     const float *cosines, *sines; // (rows, rope / 2)
     const int32_t *selected;      // (rows, selected_stride): used by rows with more than top_k positions
@@ -41,7 +42,9 @@ struct attention {
     fp9_prepare_fn *prepare; // applied to out when the next product wants that; else NULL
 };
 
-size_t attention_tasks(const struct attention_shape *s, uint32_t rows);
+/* The most rows of a task that give `threads` threads something to do. */
+uint32_t attention_task_rows(const struct attention_shape *s, uint32_t rows, uint32_t threads);
+size_t attention_tasks(const struct attention *a);
 size_t attention_scratch_floats(const struct attention_shape *s);
 double attention_work(const struct attention *a); // multiply-adds, about
 void attention_task(const struct attention *a, size_t task, float *scratch);

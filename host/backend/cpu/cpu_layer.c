@@ -184,6 +184,7 @@ static void attend(struct cpu_backend *b, struct cpu_lane *l)
                              .keys = kv_layer(l->kv, l->layer),
                              .position = l->job.position + l->first,
                              .rows = l->job.tokens - l->first,
+                             .task_rows = attention_task_rows(s, l->job.tokens - l->first, b->threads),
                              .q = b->s.q + first * q_stride,
                              .q_stride = q_stride,
                              .cosines = l->cosines + first * b->rope.pairs,
@@ -194,7 +195,7 @@ static void attend(struct cpu_backend *b, struct cpu_lane *l)
                              .out = b->s.mixed + first * out_stride,
                              .out_stride = out_stride,
                              .prepare = linear_prepared(&w->o) ? b->fp9->prepare : NULL};
-    parallel(b->pool, attend_task, &j, attention_tasks(s, j.a.rows), attention_work(&j.a));
+    parallel(b->pool, attend_task, &j, attention_tasks(&j.a), attention_work(&j.a));
 }
 
 /* ---- the layer ---- */
