@@ -3,8 +3,7 @@
  * Positions of a row (all of them, or the indexer's choice, ascending) are cut into splits of equal length
  * that depends on their number only. A block takes one split for some heads: tiles of 32 positions go to
  * shared memory once, a warp computes its heads' scores (a lane per position), their running softmax, and the
- * weighted sum of latents (lanes along the latent). Splits are joined in ascending order. All arithmetic is
- * fp32. */
+ * weighted sum of latents (lanes along the latent). absorb.cu joins the splits. All arithmetic is fp32. */
 #include "cuda/attention.cuh"
 #include "cuda/kv.cuh"
 
@@ -39,7 +38,8 @@ __global__ void __launch_bounds__(WARPS * 32)
     pdl_wait();
     pdl_trigger();
     bool listed;
-    const uint32_t n = attended(s, a, r, listed), length = split_length(n), first = split * length;
+    const uint32_t n = attended(s, a, a.j->position, r, listed), length = split_length(n),
+                   first = split * length;
     if (first >= n) return;
     const uint32_t end = min(n, first + length);
     const int32_t *list = a.topk + (size_t)r * s.index_topk;
@@ -136,44 +136,6 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
 }
 
-/* A block per head and row, a warp per 128 latents. */
-__global__ void __launch_bounds__(LATENT_MAX / 4)
-    combine_kernel(const __grid_constant__ shape s, const __grid_constant__ attention_args a)
-{
-    const uint32_t head = blockIdx.x, r = blockIdx.y, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const uint32_t blocks = (s.latent + 127) / 128;
-    pdl_wait();
-    pdl_trigger();
-    if (warp >= blocks) return;
-    bool listed;
-    const uint32_t n = attended(s, a, r, listed), splits = (n + split_length(n) - 1) / split_length(n);
-    const size_t at = ((size_t)r * s.heads + head) * ATTENTION_SPLITS;
-    const float2 *ml = reinterpret_cast<const float2 *>(a.part_ml) + at;
-    const float2 mine = lane < splits ? ml[lane] : make_float2(-INFINITY, 0.0f);
-    const float top = warp_max(mine.x), weight = expf(mine.x - top);
-    float total = 0.0f;
-    float4 sum = make_float4(0, 0, 0, 0);
-    for (uint32_t base = 0; base < splits; base += 8) { // eight loads in flight
-        float4 v[8];
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++)
-            v[i] = base + i < splits ? load_block(a.part + (at + base + i) * s.latent, s.latent, warp, lane)
-                                     : make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) { // splits beyond the last have weight 0
-            const float f = __shfl_sync(~0u, weight, base + i);
-            total = fmaf(f, __shfl_sync(~0u, mine.y, base + i), total);
-            sum.x = fmaf(f, v[i].x, sum.x);
-            sum.y = fmaf(f, v[i].y, sum.y);
-            sum.z = fmaf(f, v[i].z, sum.z);
-            sum.w = fmaf(f, v[i].w, sum.w);
-        }
-    }
-    const float f = 1.0f / total;
-    vec_store(a.out, a.row0 + r, head * blocks + warp, lane,
-              make_float4(sum.x * f, sum.y * f, sum.z * f, sum.w * f));
-}
-
 typedef void attention_fn(shape, attention_args);
 
 static attention_fn *variant(enum kv_dtype dtype, uint32_t heads)
@@ -191,7 +153,9 @@ static bool tensor;             // attention_tensor.cu serves
 cudaError_t attention_open(const shape &s, enum kv_dtype dtype, size_t shared_limit)
 {
     tensor = attention_tensor_serves(s, dtype, shared_limit);
-    if (tensor) return attention_tensor_open(s, dtype);
+    cudaError_t e = absorb_open();
+    if (e) return e;
+    if (tensor) return attention_tensor_open(s, dtype, shared_limit);
     heads_per_warp = 4;
     while (heads_per_warp > 1 &&
            (shared_bytes(s, dtype, heads_per_warp) > shared_limit || WARPS * heads_per_warp >= 2 * s.heads))
@@ -204,13 +168,8 @@ cudaError_t attention_open(const shape &s, enum kv_dtype dtype, size_t shared_li
 cudaError_t launch_attention(const shape &s, enum kv_dtype dtype, const attention_args &a, uint32_t rows,
                              cudaStream_t stream)
 {
-    cudaError_t e;
-    if (tensor)
-        e = attention_tensor_launch(s, dtype, a, rows, stream);
-    else
-        e = gpu_launch(variant(dtype, heads_per_warp),
-                       dim3(ATTENTION_SPLITS, div_up(s.heads, WARPS * heads_per_warp), rows), WARPS * 32,
-                       shared_bytes(s, dtype, heads_per_warp), stream, s, a);
-    if (e) return e;
-    return gpu_launch(combine_kernel, dim3(s.heads, rows), LATENT_MAX / 4, 0, stream, s, a);
+    if (tensor) return attention_tensor_launch(s, dtype, a, rows, stream);
+    return gpu_launch(variant(dtype, heads_per_warp),
+                      dim3(ATTENTION_SPLITS, div_up(s.heads, WARPS * heads_per_warp), rows), WARPS * 32,
+                      shared_bytes(s, dtype, heads_per_warp), stream, s, a);
 }

@@ -283,7 +283,7 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
 {
     struct lane *l = &t->l;
     const shape &s = l->s;
-    const uint32_t layers = t->m.main_layers, mtp_skip = 0;
+    const uint32_t layers = t->m.main_layers;
     const struct layer &y0 = t->m.layers[layers - 1];
     uint32_t dense = 0;
     while (t->m.layers[dense].dense) dense++;
@@ -293,20 +293,19 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
     total_us = total_bytes = 0;
     printf("context %u, %u row%s: stage, layers x time each, bytes each, rate, share of the copy bandwidth\n",
            n, rows, rows > 1 ? "s" : "");
-    stage(t, "norm (2 a layer)", mtp_skip, layers, 0, [&](struct layer &y, uint32_t) {
-        norm_args a = {l->c, l->j, 0, l->y_host, l->h, y.in_norm, s.eps, l->x, nullptr, false};
-        ok(launch_norm(s, a, rows, l->stream), "norm");
-        a.y = nullptr, a.x_host = l->x_host;
-        ok(launch_norm(s, a, rows, l->stream), "norm");
+    stage(t, "answer, weigh", 0, layers, 0, [&](struct layer &y, uint32_t) {
+        const norm_args a = {l->c, l->j, 0, l->y_host, l->h, y.in_norm, s.eps, l->x, nullptr, false};
+        ok(launch_weigh(s, a, rows, l->stream), "weigh");
     });
-    stage(t, "q_a kv_a wk weights_proj", 0, layers,
-          weight_bytes(y0.q_a) + weight_bytes(y0.kv_a) + weight_bytes(y0.index_k) + weight_bytes(y0.index_w),
+    const double sparse_bytes = sparse ? weight_bytes(y0.index_w) : 0;
+    stage(t, "q_a kv_a wk (weights)", 0, layers,
+          weight_bytes(y0.q_a) + weight_bytes(y0.kv_a) + weight_bytes(y0.index_k) + sparse_bytes,
           [&](struct layer &y, uint32_t) {
               const matrix *const m[] = {&y.q_a, &y.kv_a, &y.index_k, &y.index_w};
               const product_out o[] = {{l->a, l->a_stride, 0, false},
                                        {l->a + s.q_rank, l->a_stride, 0, false},
                                        {l->a + s.q_rank + s.latent + s.rope, l->a_stride, 0, false},
-                                       {l->iw, s.index_heads, 0, false}};
+                                       {sparse ? l->iw : nullptr, s.index_heads, 0, false}};
               ok(product(m, o, 4, l->x, rows, l->stream), "product");
           });
     stage(t, "latent norm, KV", 0, layers, 0, [&](struct layer &y, uint32_t i) {
@@ -316,23 +315,22 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
             l->z.dtype};
         ok(launch_latent(s, a, rows, l->stream), "latent");
     });
-    stage(t, "q_b wq_b", 0, layers, weight_bytes(y0.q_b) + weight_bytes(y0.index_q),
+    stage(t, "q_b (wq_b)", 0, layers, weight_bytes(y0.q_b) + (sparse ? weight_bytes(y0.index_q) : 0),
           [&](struct layer &y, uint32_t) {
               const matrix *const m[] = {&y.q_b, &y.index_q};
               const product_out o[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
-                                       {l->iq, s.index_heads * s.index_dim, 0, false}};
+                                       {sparse ? l->iq : nullptr, s.index_heads * s.index_dim, 0, false}};
               ok(product(m, o, 2, l->ql, rows, l->stream), "product");
           });
-    stage(t, "query rope", 0, layers, 0, [&](struct layer &, uint32_t) {
-        query_args a = {l->rope, l->q, l->nope, l->qa, l->iq, l->iw, nullptr, 0};
-        ok(launch_query(s, a, rows, l->stream), "query");
-    });
-    stage(t, "absorb keys", 0, layers, weight_bytes(y0.keys), [&](struct layer &y, uint32_t) {
-        const matrix *const m[] = {&y.keys};
-        const product_out o[] = {{l->qa, s.heads * (s.latent + s.rope), s.latent + s.rope, false}};
-        ok(product(m, o, 1, l->nope, rows, l->stream), "product");
+    stage(t, "rope, absorbed keys", 0, layers, weight_bytes(y0.keys), [&](struct layer &y, uint32_t) {
+        const keys_args a = {&y.keys, l->rope, l->q, l->qa};
+        ok(launch_keys(s, a, rows, l->stream), "keys");
     });
     if (sparse) {
+        stage(t, "index query rope", 0, layers, 0, [&](struct layer &, uint32_t) {
+            const query_args a = {l->rope, nullptr, nullptr, 0, l->iq, l->iw};
+            ok(launch_query(s, a, rows, l->stream), "query");
+        });
         const index_args ia = {l->j, 0, 0, l->iq, l->iw, l->scores, l->z.positions, l->topk, false};
         stage(t, "index scores", 0, layers, (double)n * s.kv.index_bytes, [&](struct layer &, uint32_t i) {
             index_args a = ia;
@@ -342,28 +340,27 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
         stage(t, "top-k", 0, layers, (double)rows * n * sizeof(float),
               [&](struct layer &, uint32_t) { ok(launch_topk(s, ia, rows, l->stream), "top-k"); });
     }
-    stage(t, "attention, combine", 0, layers, (double)seen * s.kv.row_bytes, [&](struct layer &, uint32_t i) {
-        attention_args a = {l->j, i, 0, l->qa, sparse ? l->topk : nullptr, l->part, l->part_ml, l->mixed};
+    const attention_args aa = {l->j, 0, 0, l->qa, sparse ? l->topk : nullptr, l->part, l->part_ml};
+    stage(t, "attention", 0, layers, (double)seen * s.kv.row_bytes, [&](struct layer &, uint32_t i) {
+        attention_args a = aa;
+        a.layer = i;
         ok(launch_attention(s, l->z.dtype, a, rows, l->stream), "attention");
     });
-    stage(t, "values", 0, layers, weight_bytes(y0.values), [&](struct layer &y, uint32_t) {
-        const matrix *const m[] = {&y.values};
-        const product_out o[] = {{l->heads, s.heads * s.v, 0, false}};
-        ok(product(m, o, 1, l->mixed, rows, l->stream), "product");
-        ok(launch_pack(l->heads, nullptr, s.heads * s.v, s.heads * s.v, l->ov, rows, l->stream), "pack");
+    stage(t, "joined splits, values", 0, layers, weight_bytes(y0.values), [&](struct layer &y, uint32_t) {
+        ok(launch_values(s, &y.values, aa, l->ov, rows, l->stream), "values");
     });
     stage(t, "o_proj", 0, layers, weight_bytes(y0.o), [&](struct layer &y, uint32_t) {
         const matrix *const m[] = {&y.o};
         const product_out o[] = {{l->h, s.hidden, 0, true}};
         ok(product(m, o, 1, l->ov, rows, l->stream), "product");
     });
-    stage(t, "router, publish", dense, layers - dense, weight_bytes(y0.router),
+    stage(t, "norm, router, publish", dense, layers - dense, weight_bytes(y0.router),
           [&](struct layer &y, uint32_t) {
-              const matrix *const m[] = {&y.router};
-              const product_out o[] = {{l->router, s.experts, 0, false}};
-              ok(product(m, o, 1, l->x, rows, l->stream), "product");
-              router_args a = {l->c,      l->j, 1, l->router, y.router_bias, l->ids_host, l->weights_host,
-                               l->arrived};
+              const slice_args sa = {l->h, y.post_norm, &y.router, l->router, l->x.squares};
+              ok(launch_slices(s, sa, rows, l->stream), "slices");
+              const router_args a = {l->c,      l->j, 1,           l->router, y.router_bias, l->x.blocks,
+                                     l->x,      l->h, y.post_norm, l->x_host, l->ids_host,   l->weights_host,
+                                     l->arrived};
               ok(launch_router(s, a, rows, l->stream), "router");
           });
     if (dense) {
@@ -382,7 +379,9 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
     stage(t, "head", 0, 1, weight_bytes(t->m.head), [&](struct layer &, uint32_t) {
         const matrix *const m[] = {&t->m.head};
         const product_out o[] = {{l->logits_host, l->z.vocab, 0, false}};
-        ok(product(m, o, 1, l->x, rows, l->stream), "product");
+        vec x = l->x;
+        x.squares = nullptr;
+        ok(product(m, o, 1, x, rows, l->stream), "product");
     });
     const double us = time_graph(l->graphs[BACKEND_MAIN][sparse][rows - 1], l->stream);
     printf("  sum of stages %.0f us; the step as one graph %.0f us, %.2f GB, %.0f GB/s = %.1f %% of the copy "
@@ -552,7 +551,7 @@ static void prefill_stages(rig *t, uint32_t rows)
               must(prefill_product(l, m, o, 1, l->big.ql, rows, &err), &err);
           }));
     timed(t, "query rope", 10.0 * rows * wide * 1e-3, "TB/s", layers([&](struct layer &, uint32_t) {
-              const query_args a = {l->rope, l->q, l->nope, nullptr, nullptr, nullptr, l->big.q, FLASH_QK};
+              const query_args a = {l->rope, l->q, l->big.q, FLASH_QK, nullptr, nullptr};
               ok(launch_query(s, a, rows, l->stream), "query");
           }));
     timed(

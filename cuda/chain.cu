@@ -81,9 +81,7 @@ static int show_index(struct lane *l, const chain *k, uint32_t layer, uint32_t r
 
 /* ---- the parts of a layer ---- */
 
-/* h += y of the step before, if there is one; x = norm(h). */
-static int norm(struct lane *l, chain *k, const float *weight, const vec &x, float *x_host, bool ring,
-                struct error *err)
+static norm_args norm_of(struct lane *l, chain *k, const float *weight, const vec &x)
 {
     norm_args a = {};
     a.c = l->c;
@@ -94,10 +92,18 @@ static int norm(struct lane *l, chain *k, const float *weight, const vec &x, flo
     a.weight = weight;
     a.eps = l->s.eps;
     a.x = x;
-    a.x_host = x_host;
-    a.ring = ring;
     k->pending = false;
-    GPU_TRY(launch_norm(l->s, a, k->rows, l->stream));
+    return a;
+}
+
+/* h += y of the step before, if there is one; x = norm(h), in decode still to be finished by the products. */
+static int norm(struct lane *l, chain *k, const float *weight, struct error *err)
+{
+    const norm_args a = norm_of(l, k, weight, k->big ? l->big.x : l->x);
+    if (k->big)
+        GPU_TRY(launch_norm(l->s, a, k->rows, l->stream));
+    else
+        GPU_TRY(launch_weigh(l->s, a, k->rows, l->stream));
     return 0;
 }
 
@@ -106,29 +112,30 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
     if (k->big) return prefill_attend(l, k, index, err);
     const shape &s = l->s;
     const struct layer *y = &l->m->layers[index];
-    const bool indexed = s.index_topk != 0;
+    const bool indexed = s.index_topk != 0, choosing = indexed && (k->sparse || l->probe);
     const uint32_t kv_at = s.q_rank, index_at = s.q_rank + s.latent + s.rope;
     const matrix *const first[] = {&y->q_a, &y->kv_a, &y->index_k, &y->index_w};
     const product_out first_out[] = {{l->a, l->a_stride, 0, false},
                                      {l->a + kv_at, l->a_stride, 0, false},
                                      {l->a + index_at, l->a_stride, 0, false},
-                                     {l->iw, s.index_heads, 0, false}};
+                                     {choosing ? l->iw : nullptr, s.index_heads, 0, false}};
     GPU_TRY(product(first, first_out, indexed ? 4 : 2, l->x, k->rows, l->stream));
     latent_args la = {l->j,      l->rope,    l->a,          l->a_stride,   kv_at, index_at,  index,
                       y->q_norm, y->kv_norm, y->index_norm, y->index_bias, l->ql, l->z.dtype};
     GPU_TRY(launch_latent(s, la, k->rows, l->stream));
     const matrix *const second[] = {&y->q_b, &y->index_q};
     const product_out second_out[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
-                                      {l->iq, s.index_heads * s.index_dim, 0, false}};
+                                      {choosing ? l->iq : nullptr, s.index_heads * s.index_dim, 0, false}};
     GPU_TRY(product(second, second_out, indexed ? 2 : 1, l->ql, k->rows, l->stream));
-    query_args qa = {l->rope, l->q, l->nope, l->qa, indexed ? l->iq : nullptr, l->iw, nullptr, 0};
-    GPU_TRY(launch_query(s, qa, k->rows, l->stream));
-    const matrix *const keys = &y->keys;
-    const product_out keys_out = {l->qa, s.heads * (s.latent + s.rope), s.latent + s.rope, false};
-    GPU_TRY(product(&keys, &keys_out, 1, l->nope, k->rows, l->stream));
+    if (choosing) {
+        const query_args qa = {l->rope, nullptr, nullptr, 0, l->iq, l->iw};
+        GPU_TRY(launch_query(s, qa, k->rows, l->stream));
+    }
+    const keys_args ka = {&y->keys, l->rope, l->q, l->qa};
+    GPU_TRY(launch_keys(s, ka, k->rows, l->stream));
     for (uint32_t r = 0; r < k->rows; r += PART_ROWS) {
         const uint32_t n = k->rows - r < PART_ROWS ? k->rows - r : PART_ROWS;
-        if (indexed && (k->sparse || l->probe)) {
+        if (choosing) {
             index_args ia = {
                 l->j, index, r, l->iq, l->iw, l->scores, l->z.positions, l->topk, l->probe != nullptr};
             GPU_TRY(launch_scores(s, l->z.dtype, ia, n, l->z.positions, l->stream));
@@ -136,14 +143,10 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
             int rc = show_index(l, k, index, r, n, err);
             if (rc) return rc;
         }
-        attention_args aa = {l->j,    index,      r,       l->qa, k->sparse ? l->topk : nullptr,
-                             l->part, l->part_ml, l->mixed};
+        const attention_args aa = {l->j, index, r, l->qa, k->sparse ? l->topk : nullptr, l->part, l->part_ml};
         GPU_TRY(launch_attention(s, l->z.dtype, aa, n, l->stream));
+        GPU_TRY(launch_values(s, &y->values, aa, l->ov, n, l->stream));
     }
-    const matrix *const values = &y->values;
-    const product_out values_out = {l->heads, s.heads * s.v, 0, false};
-    GPU_TRY(product(&values, &values_out, 1, l->mixed, k->rows, l->stream));
-    GPU_TRY(launch_pack(l->heads, nullptr, s.heads * s.v, s.heads * s.v, l->ov, k->rows, l->stream));
     const matrix *const o = &y->o;
     const product_out o_out = {l->h, s.hidden, 0, true};
     GPU_TRY(product(&o, &o_out, 1, l->ov, k->rows, l->stream));
@@ -164,20 +167,43 @@ static int dense(struct lane *l, const chain *k, const struct layer *y, struct e
     return 0;
 }
 
-static int publish(struct lane *l, chain *k, const struct layer *y, struct error *err)
+/* Norm behind the attention, router, publication. In decode the router's product starts from h, as only the
+ * choice needs the whole norm; elsewhere (large jobs, routers that are not bf16) the three come one by one.
+ */
+static int route(struct lane *l, chain *k, const struct layer *y, struct error *err)
 {
-    router_args a = {l->c, l->j, ++k->step, nullptr, nullptr, l->ids_host, l->weights_host, l->arrived};
-    if (y) {
-        const matrix *const router = &y->router;
+    const matrix *const router = &y->router;
+    router_args a = {};
+    a.c = l->c;
+    a.j = l->j;
+    a.step = ++k->step;
+    a.logits = l->router;
+    a.slices = 1;
+    a.bias = y->router_bias;
+    a.ids = l->ids_host;
+    a.weights = l->weights_host;
+    a.arrived = l->arrived;
+    if (!k->big && k->rows <= PART_ROWS && router->type == MATRIX_BF16) {
+        const slice_args sa = {l->h, y->post_norm, router, l->router, l->squares};
+        GPU_TRY(launch_slices(l->s, sa, k->rows, l->stream));
+        a.slices = l->x.blocks;
+        a.x = l->x;
+        a.x.squares = l->squares;
+        a.h = l->h;
+        a.weight = y->post_norm;
+        a.x_host = l->x_host;
+    } else {
+        norm_args n = norm_of(l, k, y->post_norm, k->big ? l->big.x : l->x);
+        n.x.squares = nullptr;
+        n.x_host = l->x_host;
+        GPU_TRY(launch_norm(l->s, n, k->rows, l->stream));
         const product_out out = {l->router, l->s.experts, 0, false};
-        if (k->big) {
-            int rc = prefill_product(l, &router, &out, 1, l->big.x, k->rows, err);
-            if (rc) return rc;
-        } else {
-            GPU_TRY(product(&router, &out, 1, l->x, k->rows, l->stream));
-        }
-        a.logits = l->router;
-        a.bias = y->router_bias;
+        int rc = 0;
+        if (k->big)
+            rc = prefill_product(l, &router, &out, 1, n.x, k->rows, err);
+        else
+            GPU_TRY(product(&router, &out, 1, n.x, k->rows, l->stream));
+        if (rc) return rc;
     }
     GPU_TRY(launch_router(l->s, a, k->rows, l->stream));
     return 0;
@@ -198,40 +224,47 @@ static int enter(struct lane *l, chain *k, struct error *err)
     return 0;
 }
 
-/* Final norm and head. */
+/* Final norm, finished here because others than products read it, and head. */
 static int leave(struct lane *l, chain *k, struct error *err)
 {
     const bool main = k->kind == BACKEND_MAIN;
-    int rc = norm(l, k, main ? l->m->final_norm : l->m->mtp_final_norm, l->x, l->probe ? l->x_host : nullptr,
-                  main && l->m->mtp, err);
-    if (!rc) rc = show_rows(l, k, main ? "hidden" : "mtp_hidden", k->at, l->h, err);
+    norm_args a = norm_of(l, k, main ? l->m->final_norm : l->m->mtp_final_norm, l->x);
+    a.x.squares = nullptr;
+    a.x_host = l->probe ? l->x_host : nullptr;
+    a.ring = main && l->m->mtp;
+    GPU_TRY(launch_norm(l->s, a, k->rows, l->stream));
+    int rc = show_rows(l, k, main ? "hidden" : "mtp_hidden", k->at, l->h, err);
     if (!rc && main) rc = show_rows(l, k, "final_norm", 0, l->x_host, err);
     if (rc) return rc;
     if (k->logits_from < k->rows) {
         const matrix *const head = main ? &l->m->head : &l->m->mtp_head;
         const product_out out = {l->logits_host + (size_t)k->logits_from * l->z.vocab, l->z.vocab, 0, false};
-        GPU_TRY(product(&head, &out, 1, vec_from(l->x, k->logits_from), k->rows - k->logits_from, l->stream));
+        GPU_TRY(product(&head, &out, 1, vec_from(a.x, k->logits_from), k->rows - k->logits_from, l->stream));
     }
-    return publish(l, k, nullptr, err);
+    router_args done = {};
+    done.c = l->c;
+    done.j = l->j;
+    done.step = ++k->step;
+    GPU_TRY(launch_router(l->s, done, k->rows, l->stream));
+    return 0;
 }
 
 int chain_step(struct lane *l, chain *k, bool *done, struct error *err)
 {
-    const vec &x = k->big ? l->big.x : l->x;
     int rc = 0;
     if (k->step == 0) rc = enter(l, k, err);
     for (; !rc && k->at < k->end; k->at++) {
         const struct layer *y = &l->m->layers[k->at];
-        rc = norm(l, k, y->in_norm, x, nullptr, false, err);
+        rc = norm(l, k, y->in_norm, err);
         if (!rc && k->kind == BACKEND_MAIN) rc = show_rows(l, k, "hidden", k->at, l->h, err);
         if (!rc) rc = lane_attend(l, k, k->at, err);
-        if (!rc) rc = norm(l, k, y->post_norm, x, y->dense ? nullptr : l->x_host, false, err);
         if (rc) return rc;
         if (y->dense) {
-            rc = dense(l, k, y, err);
+            rc = norm(l, k, y->post_norm, err);
+            if (!rc) rc = dense(l, k, y, err);
             continue;
         }
-        rc = publish(l, k, y, err);
+        rc = route(l, k, y, err);
         if (!rc) rc = show_router(l, k, k->at, err);
         k->at++;
         k->pending = true;

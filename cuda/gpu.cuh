@@ -28,20 +28,44 @@ int gpu_check(cudaError_t e, struct error *err, const char *what);
 extern bool gpu_pdl; // off for sanitizers and for measuring what it brings
 
 template <class... P, class... A>
-inline cudaError_t gpu_launch(void (*kernel)(P...), dim3 grid, unsigned block, size_t shared,
-                              cudaStream_t stream, A... args)
+inline cudaError_t gpu_launch_with(void (*kernel)(P...), dim3 grid, unsigned block, size_t shared,
+                                   unsigned cluster, cudaStream_t stream, A... args)
 {
-    cudaLaunchAttribute attribute[1];
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attribute[2];
+    unsigned n = 0;
+    if (gpu_pdl) {
+        attribute[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[n++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attribute[n].id = cudaLaunchAttributeClusterDimension;
+        attribute[n].val.clusterDim.x = cluster;
+        attribute[n].val.clusterDim.y = attribute[n].val.clusterDim.z = 1;
+        n++;
+    }
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;
     c.blockDim = dim3(block);
     c.dynamicSmemBytes = shared;
     c.stream = stream;
     c.attrs = attribute;
-    c.numAttrs = gpu_pdl ? 1 : 0;
+    c.numAttrs = n;
     return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
+}
+
+template <class... P, class... A>
+inline cudaError_t gpu_launch(void (*kernel)(P...), dim3 grid, unsigned block, size_t shared,
+                              cudaStream_t stream, A... args)
+{
+    return gpu_launch_with(kernel, grid, block, shared, 1, stream, args...);
+}
+
+/* Blocks in clusters of `cluster` along x. */
+template <class... P, class... A>
+inline cudaError_t gpu_launch_clusters(void (*kernel)(P...), dim3 grid, unsigned block, unsigned cluster,
+                                       cudaStream_t stream, A... args)
+{
+    return gpu_launch_with(kernel, grid, block, 0, cluster, stream, args...);
 }
 
 __host__ __device__ static inline uint32_t div_up(uint32_t a, uint32_t b)

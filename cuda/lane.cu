@@ -37,23 +37,18 @@ static uint32_t dense_width(const struct gpu_model *m)
 
 static void trim_all(struct lane *l)
 {
-    uint32_t x = 1u << l->m->head.type | 1u << l->m->mtp_head.type, ql = 0, nope = 0, mixed = 0, ov = 0,
-             dv = 0;
+    uint32_t x = 1u << l->m->head.type | 1u << l->m->mtp_head.type, ql = 0, ov = 0, dv = 0;
     for (uint32_t i = 0; i < l->m->count; i++) {
         const struct layer *y = &l->m->layers[i];
         x |= 1u << y->q_a.type | 1u << y->kv_a.type |
              (y->dense ? 1u << y->gate.type | 1u << y->up.type : 1u << y->router.type);
         ql |= 1u << y->q_b.type;
         if (l->s.index_topk) x |= 1u << y->index_k.type | 1u << y->index_w.type, ql |= 1u << y->index_q.type;
-        nope |= 1u << y->keys.type;
-        mixed |= 1u << y->values.type;
         ov |= 1u << y->o.type;
         if (y->dense) dv |= 1u << y->down.type;
     }
     trim(&l->x, x, false);
     trim(&l->ql, ql, false);
-    trim(&l->nope, nope, false);
-    trim(&l->mixed, mixed, false);
     trim(&l->ov, ov, false);
     trim(&l->dv, dv, false);
     trim(&l->mtp_in, 1u << l->m->mtp_proj.type, true);
@@ -78,15 +73,17 @@ size_t lane_layout(struct lane *l, uint8_t *memory)
     l->part_ml = take<float>(&c, parts * s.heads * ATTENTION_SPLITS * 2);
     l->scores = take<float>(&c, s.index_topk ? parts * l->z.positions : 0);
     l->topk = take<int32_t>(&c, parts * s.index_topk);
-    l->heads = take<float>(&c, rows * s.heads * s.v);
-    l->router = take<float>(&c, rows * s.experts);
+    const size_t slices = parts * blocks_of(s.hidden);
+    l->squares = take<float>(&c, slices);
+    l->router = take<float>(&c, (rows > slices ? rows : slices) * s.experts);
     const uint32_t wide = dense_width(l->m);
     l->gate = take<float>(&c, rows * wide);
     l->up = take<float>(&c, rows * wide);
     l->x = take_vec(&c, rows, blocks_of(s.hidden));
+    l->x.squares = take<float>(&c, rows * blocks_of(s.hidden));
+    l->x.n = (float)s.hidden;
+    l->x.eps = s.eps;
     l->ql = take_vec(&c, rows, blocks_of(s.q_rank));
-    l->nope = take_vec(&c, rows, (size_t)s.heads * blocks_of(s.nope));
-    l->mixed = take_vec(&c, rows, (size_t)s.heads * blocks_of(s.latent));
     l->ov = take_vec(&c, rows, blocks_of(s.heads * s.v));
     l->dv = take_vec(&c, rows, blocks_of(wide));
     l->mtp_in = take_vec(&c, l->m->mtp ? rows : 0, blocks_of(2 * s.hidden));

@@ -31,11 +31,11 @@ struct lane {
     // device
     struct job *j;
     float2 *rope;
-    float *h, *a, *q, *iq, *iw, *qa, *part, *part_ml, *scores, *heads, *router, *gate, *up;
+    float *h, *a, *q, *iq, *iw, *qa, *part, *part_ml, *scores, *router, *squares, *gate, *up;
     int32_t *topk;
     uint32_t *arrived;
     uint32_t a_stride;
-    vec x, ql, nope, mixed, ov, dv, mtp_in;
+    vec x, ql, ov, dv, mtp_in;
     struct prefill big;
     cudaGraphExec_t graphs[2][2][GRAPH_ROWS]; // kind, sparse, rows - 1
     const struct backend_probe *probe;

@@ -3,6 +3,7 @@
 #ifndef DUCKD_CUDA_LAYER_CUH
 #define DUCKD_CUDA_LAYER_CUH
 
+#include "cuda/matrix.cuh"
 #include "cuda/shape.cuh"
 
 /* ---- rows.cu ---- */
@@ -27,6 +28,9 @@ struct norm_args {
     bool ring;
 };
 cudaError_t launch_norm(const shape &s, const norm_args &a, uint32_t rows, cudaStream_t stream);
+/* The same for products, which finish the norm (x.squares is set): x = h x weight, many blocks a row. Neither
+ * x_host nor ring. */
+cudaError_t launch_weigh(const shape &s, const norm_args &a, uint32_t rows, cudaStream_t stream);
 
 /* x = [rmsnorm(embed) x enorm, rmsnorm(ring's hidden state of the row) x hnorm]. */
 cudaError_t launch_mtp_input(const shape &s, const job *j, const float *embed, const float *enorm,
@@ -45,17 +49,15 @@ struct latent_args {
 };
 cudaError_t launch_latent(const shape &s, const latent_args &a, uint32_t rows, cudaStream_t stream);
 
-/* From the second products: q (rows, heads, nope + rope) -> nope parts as a vector per head, roped parts into
- * qa (rows, heads, latent + rope), and with `wide` both as half floats (rows, heads, wide_stride), zeros
- * beyond; iq (rows, index_heads, index_dim) is roped in place, iw scaled. */
+/* From the second products: with `wide` q (rows, heads, nope + rope), its second part roped, as half floats
+ * (rows, heads, wide_stride), zeros beyond; with `iq` (rows, index_heads, index_dim) that is roped in place
+ * and iw scaled. */
 struct query_args {
     const float2 *rope;
     const float *q;
-    vec nope;
-    float *qa;      // NULL: neither nope nor qa
-    float *iq, *iw; // NULL: no indexer
-    __half *wide;   // or NULL
+    __half *wide; // or NULL
     uint32_t wide_stride;
+    float *iq, *iw; // or NULL
 };
 cudaError_t launch_query(const shape &s, const query_args &a, uint32_t rows, cudaStream_t stream);
 
@@ -70,6 +72,20 @@ cudaError_t launch_pack_rows(const float *x, const float *up, uint32_t n, vec v,
 cudaError_t launch_add_rows(float *h, const float *y, const float *scale, uint32_t n, uint32_t rows,
                             cudaStream_t stream);
 
+/* ---- absorb.cu ---- */
+
+/* q (rows, heads, nope + rope) -> qa (rows, heads, latent + rope): per head keys x first part, second part
+ * roped. */
+struct keys_args {
+    const matrix *keys;
+    const float2 *rope;
+    const float *q;
+    float *qa;
+};
+/* Once per device. Part of attention_open(). */
+cudaError_t absorb_open();
+cudaError_t launch_keys(const shape &s, const keys_args &a, uint32_t rows, cudaStream_t stream);
+
 /* ---- attention.cu ---- */
 
 struct attention_args {
@@ -78,12 +94,17 @@ struct attention_args {
     const float *qa;       // (rows, heads, latent + rope), of the job
     const int32_t *topk;   // (launch rows, index_topk) or NULL: attend to everything
     float *part, *part_ml; // (launch rows, heads, splits, latent), (.., 2)
-    vec out;               // per head, of the job
 };
 /* Bytes of shared memory the attention kernels may use; chooses the variant once per device. */
 cudaError_t attention_open(const shape &s, enum kv_dtype dtype, size_t shared_limit);
+/* Sums of every split. */
 cudaError_t launch_attention(const shape &s, enum kv_dtype dtype, const attention_args &a, uint32_t rows,
                              cudaStream_t stream);
+#define VALUE_BLOCKS 8u // of 128 latents: of the heads that make 128 values together
+/* Joins the splits and multiplies each head with its part of `values`; out: of the job, (rows, heads x v).
+ * absorb.cu. */
+cudaError_t launch_values(const shape &s, const matrix *values, const attention_args &a, const vec &out,
+                          uint32_t rows, cudaStream_t stream);
 
 /* ---- indexer.cu ---- */
 
@@ -102,13 +123,27 @@ cudaError_t launch_topk(const shape &s, const index_args &a, uint32_t rows, cuda
 
 /* ---- router.cu ---- */
 
-/* logits (rows, experts) -> ids ascending and weights, in mapped memory; the last row's block publishes step
- * `step`. logits NULL: publishes only. */
+/* The router's product without a norm before it: logits (slices, rows, experts) are sums over blocks of 128
+ * of h x weight, squares (rows, slices) those of h x h. For bf16 matrices. */
+struct slice_args {
+    const float *h, *weight;
+    const matrix *router;
+    float *logits, *squares;
+};
+cudaError_t launch_slices(const shape &s, const slice_args &a, uint32_t rows, cudaStream_t stream);
+
+/* logits (slices, rows, experts) -> ids ascending and weights, in mapped memory; the last row's block
+ * publishes step `step`. logits NULL: publishes only. x.squares set: the norm of h is finished here, x_host =
+ * h x weight x factor is published, too. */
 struct router_args {
     control *c;
     const job *j;
     uint32_t step;
     const float *logits, *bias;
+    uint32_t slices;
+    vec x; // squares, blocks, n, eps only
+    const float *h, *weight;
+    float *x_host;
     int32_t *ids;
     float *weights;
     uint32_t *arrived; // zero between launches

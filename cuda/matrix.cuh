@@ -51,8 +51,8 @@ cudaError_t matrix_repack(const matrix *m, const matrix_source *s, enum dtype dt
 #define PRODUCT_MAX 4 // matrices with one input in one launch
 
 struct product_out {
-    float *y;              // (rows, stride)
-    uint32_t stride;       // in floats
+    float *y;        // (rows, stride); NULL: not wanted this time, but the others' order is as if it were
+    uint32_t stride; // in floats
     uint32_t group_stride; // distance of the groups' outputs within a row; 0: group_rows
     bool add;              // y += instead of y =
 };

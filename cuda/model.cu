@@ -1,6 +1,8 @@
 /* model.cu: planning and loading of the weights: mapped checkpoint -> pinned staging -> device -> tiles. */
 #include "cuda/model.cuh"
 
+#include "cuda/layer.cuh"
+
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -253,7 +255,7 @@ static int check_shape(const struct model_config *c, struct error *err)
                   {"q_lora_rank", c->q_lora_rank, 1u << 20, 4},
                   {"qk_nope_head_dim", c->qk_nope_dim, 1024, 4},
                   {"qk_rope_head_dim", c->qk_rope_dim, 256, 4},
-                  {"v_head_dim", c->v_dim, 1024, 4},
+                  {"v_head_dim", c->v_dim, 128, 32},
                   {"n_routed_experts", c->experts, 1024, 1},
                   {"n_group", c->groups, 64, 1},
                   {"index_head_dim", c->index_topk ? c->index_head_dim : 4, 256, 4}};
@@ -262,6 +264,12 @@ static int check_shape(const struct model_config *c, struct error *err)
             return gpu_host->error_set(err, -ENOTSUP,
                                        "CUDA backend: %s is %u; it serves multiples of %u up to %u", l.what,
                                        l.value, l.multiple, l.most);
+    if (128 % c->v_dim || 128 / c->v_dim * div_up(c->kv_lora_rank, 128) > VALUE_BLOCKS)
+        return gpu_host->error_set(
+            err, -ENOTSUP,
+            "CUDA backend: v_head_dim is %u with kv_lora_rank %u; it serves 128, 64, and "
+            "32 up to kv_lora_rank %u",
+            c->v_dim, c->kv_lora_rank, VALUE_BLOCKS / 4 * 128);
     return 0;
 }
 

@@ -45,6 +45,7 @@ static vec take_wide(carve *c, vec like, size_t rows, uint32_t blocks)
 {
     like.h = nullptr;
     like.hs = nullptr;
+    like.squares = nullptr;
     like.blocks = blocks;
     like.w = take<__half>(c, rows * blocks * 128);
     return like;
@@ -221,21 +222,18 @@ static int attend_sparse(struct lane *l, const chain *k, uint32_t index, uint32_
     const shape &s = l->s;
     const struct layer *y = &l->m->layers[index];
     const uint32_t rows = k->rows - first, width = s.heads * (s.latent + s.rope);
-    const matrix *const keys = &y->keys, *const values = &y->values;
-    const product_out keys_out = {l->qa + (size_t)first * width, width, s.latent + s.rope, false};
-    GPU_TRY(product(&keys, &keys_out, 1, vec_from(l->nope, first), rows, l->stream));
+    const keys_args ka = {&y->keys, l->rope + (size_t)first * (s.rope / 2),
+                          l->q + (size_t)first * s.heads * (s.nope + s.rope), l->qa + (size_t)first * width};
+    GPU_TRY(launch_keys(s, ka, rows, l->stream));
     for (uint32_t r = first; r < k->rows; r += PART_ROWS) {
         const uint32_t n = k->rows - r < PART_ROWS ? k->rows - r : PART_ROWS;
         index_args ia = {l->j, index, r, l->iq, l->iw, l->scores, l->z.positions, l->topk, false};
         GPU_TRY(launch_scores(s, l->z.dtype, ia, n, l->z.positions, l->stream));
         GPU_TRY(launch_topk(s, ia, n, l->stream));
-        attention_args aa = {l->j, index, r, l->qa, l->topk, l->part, l->part_ml, l->mixed};
+        const attention_args aa = {l->j, index, r, l->qa, l->topk, l->part, l->part_ml};
         GPU_TRY(launch_attention(s, l->z.dtype, aa, n, l->stream));
+        GPU_TRY(launch_values(s, &y->values, aa, l->big.ov, n, l->stream));
     }
-    const product_out values_out = {l->heads, s.heads * s.v, 0, false};
-    GPU_TRY(product(&values, &values_out, 1, vec_from(l->mixed, first), rows, l->stream));
-    GPU_TRY(launch_pack(l->heads, nullptr, s.heads * s.v, s.heads * s.v, vec_from(l->big.ov, first), rows,
-                        l->stream));
     return 0;
 }
 
@@ -264,8 +262,7 @@ int prefill_attend(struct lane *l, const chain *k, uint32_t index, struct error 
                                       {l->iq, s.index_heads * s.index_dim, 0, false}};
     rc = prefill_product(l, second, second_out, k->sparse ? 2 : 1, p->ql, k->rows, err);
     if (rc) return rc;
-    const query_args qa = {l->rope, l->q, l->nope, k->sparse ? l->qa : nullptr, k->sparse ? l->iq : nullptr,
-                           l->iw,   p->q, FLASH_QK};
+    const query_args qa = {l->rope, l->q, p->q, FLASH_QK, k->sparse ? l->iq : nullptr, l->iw};
     GPU_TRY(launch_query(s, qa, k->rows, l->stream));
     if (dense) rc = attend_dense(l, k, index, dense, err);
     if (!rc && dense < k->rows) rc = attend_sparse(l, k, index, dense, err);

@@ -37,11 +37,11 @@ __device__ static inline uint32_t load_flag(const uint32_t *p)
 }
 
 /* One thread waits for the host; never longer than the job's deadline, never after an abort. */
-__device__ static void await_result(control *c, const job *j, uint32_t step)
+__device__ static void await_result(control *c, const job *j, uint32_t wanted, uint32_t step)
 {
     uint64_t start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-    while ((int32_t)(load_flag(&c->resume) - (j->resume_base + step)) < 0) {
+    while ((int32_t)(load_flag(&c->resume) - wanted) < 0) {
         if (load_flag(&c->abort)) return;
         asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
         if (now - start > (uint64_t)j->deadline_s * 1000000000u) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(1024)
         if (warp + i * warps < blocks) w[i] = load_block(a.weight, s.hidden, warp + i * warps, lane);
     pdl_wait();
     if (a.y) {
-        if (threadIdx.x == 0) await_result(a.c, a.j, a.step);
+        if (threadIdx.x == 0) await_result(a.c, a.j, a.j->resume_base + a.step, a.step);
         __syncthreads();
     }
     pdl_trigger();
@@ -105,6 +105,47 @@ cudaError_t launch_norm(const shape &s, const norm_args &a, uint32_t rows, cudaS
     return gpu_launch(norm_kernel, dim3(rows), 1024, 0, stream, s, a);
 }
 
+#define WEIGH_BLOCKS 8u
+
+/* A warp per 128 values, eight blocks a row as one cluster: the word in host memory is polled by one thread
+ * only (reads of one such word follow each other at 1 us each, whoever asks), the answer is fetched by all.
+ * An answer means that the kernel that asked for it is through with h, so that its end need not be waited for
+ * before. */
+__global__ void __launch_bounds__(HIDDEN_MAX / 128 / WEIGH_BLOCKS * 32)
+    weigh_kernel(const __grid_constant__ shape s, const __grid_constant__ norm_args a)
+{
+    const uint32_t b = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), r = blockIdx.y,
+                   lane = threadIdx.x & 31;
+    const uint32_t at = b * 128 + lane * 4;
+    const float4 w = load_block(a.weight, s.hidden, b, lane);
+    float *h = a.h + (size_t)r * s.hidden;
+    float4 v = make_float4(0, 0, 0, 0), y = v;
+    if (!a.y) pdl_wait();
+    if (at < s.hidden) v = __ldcg(reinterpret_cast<const float4 *>(h + at));
+    if (a.y) {
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            await_result(a.c, a.j, __ldcg(&a.j->resume_base) + a.step, a.step);
+        asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+                         : "memory");
+        if (at < s.hidden) y = __ldcv(reinterpret_cast<const float4 *>(a.y + (size_t)r * s.hidden + at));
+    }
+    pdl_trigger();
+    if (b < a.x.blocks) {
+        v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+        if (a.y && at < s.hidden) *reinterpret_cast<float4 *>(h + at) = v;
+        const float sum = warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
+        if (lane == 0) a.x.squares[(size_t)r * a.x.blocks + b] = sum;
+        vec_store(a.x, r, b, lane, make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w));
+    }
+    pdl_wait(); // for those behind: whoever has waited for this kernel has waited for all before it
+}
+
+cudaError_t launch_weigh(const shape &s, const norm_args &a, uint32_t rows, cudaStream_t stream)
+{
+    return gpu_launch_clusters(weigh_kernel, dim3(WEIGH_BLOCKS, rows), div_up(a.x.blocks, WEIGH_BLOCKS) * 32,
+                               WEIGH_BLOCKS, stream, s, a);
+}
+
 __global__ void __launch_bounds__(1024)
     mtp_input_kernel(shape s, const job *j, const float *embed, const float *enorm, const float *hnorm, vec x)
 {
@@ -137,12 +178,6 @@ cudaError_t launch_mtp_input(const shape &s, const job *j, const float *embed, c
     return launch_pack(x.f32, nullptr, 2 * s.hidden, x.blocks * 128, x, rows, stream);
 }
 
-/* Rotates pairs (2i, 2i + 1). */
-__device__ static inline float2 rotate(float a, float b, float2 cs)
-{
-    return make_float2(a * cs.x - b * cs.y, b * cs.x + a * cs.y);
-}
-
 /* The q latent's norm; a block per row. */
 __device__ static void q_latent(const shape &s, const latent_args &a, uint32_t r, float *scratch)
 {
@@ -161,11 +196,11 @@ __device__ static void q_latent(const shape &s, const latent_args &a, uint32_t r
 }
 
 /* Normed latent and roped key into the cache. */
-__device__ static void kv_latent(const shape &s, const latent_args &a, uint32_t r, float *scratch)
+__device__ static void kv_latent(const shape &s, const latent_args &a, uint32_t r, uint8_t *row,
+                                 float *scratch)
 {
     const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     const float *in = a.a + (size_t)r * a.a_stride + a.kv_at;
-    uint8_t *row = kv_row(s, a.j->pages, a.layer, a.j->position + r);
     float sum = 0.0f;
     for (uint32_t b = warp; b * 128 < s.latent; b += warps) {
         float4 v = load_block(in, s.latent, b, lane);
@@ -188,7 +223,8 @@ __device__ static void kv_latent(const shape &s, const latent_args &a, uint32_t 
 }
 
 /* Index key: LayerNorm with bias, the first `rope` values rotated as halves. */
-__device__ static void index_key(const shape &s, const latent_args &a, uint32_t r, float *scratch, float *key)
+__device__ static void index_key(const shape &s, const latent_args &a, uint32_t r, uint8_t *row,
+                                 float *scratch, float *key)
 {
     const float *in = a.a + (size_t)r * a.a_stride + a.index_at;
     const uint32_t half = s.rope / 2, lane = threadIdx.x & 31;
@@ -205,8 +241,8 @@ __device__ static void index_key(const shape &s, const latent_args &a, uint32_t 
     }
     __syncthreads();
     if (threadIdx.x / 32 < (s.index_dim + 127) / 128)
-        kv_store(a.dtype, kv_index(s, a.j->pages, a.layer, a.j->position + r), s.index_dim, threadIdx.x / 32,
-                 lane, load_block(key, s.index_dim, threadIdx.x / 32, lane), s.kv.index_scale_at);
+        kv_store(a.dtype, row, s.index_dim, threadIdx.x / 32, lane,
+                 load_block(key, s.index_dim, threadIdx.x / 32, lane), s.kv.index_scale_at);
 }
 
 __global__ void __launch_bounds__(256)
@@ -214,11 +250,15 @@ __global__ void __launch_bounds__(256)
 {
     __shared__ float scratch[33];
     __shared__ __align__(16) float key[256];
+    const uint32_t r = blockIdx.y, position = early_position(a.j) + r;
+    const uint32_t *pages = early_pages(a.j);
+    uint8_t *row =
+        blockIdx.x == 2 ? kv_index(s, pages, a.layer, position) : kv_row(s, pages, a.layer, position);
     pdl_wait();
     pdl_trigger();
-    if (blockIdx.x == 0) q_latent(s, a, blockIdx.y, scratch);
-    if (blockIdx.x == 1) kv_latent(s, a, blockIdx.y, scratch);
-    if (blockIdx.x == 2) index_key(s, a, blockIdx.y, scratch, key);
+    if (blockIdx.x == 0) q_latent(s, a, r, scratch);
+    if (blockIdx.x == 1) kv_latent(s, a, r, row, scratch);
+    if (blockIdx.x == 2) index_key(s, a, r, row, scratch, key);
 }
 
 cudaError_t launch_latent(const shape &s, const latent_args &a, uint32_t rows, cudaStream_t stream)
@@ -249,22 +289,13 @@ __global__ void __launch_bounds__(128)
     pdl_wait();
     pdl_trigger();
     const float2 *cs = a.rope + (size_t)r * half;
-    if (head < s.heads) {
-        const float *q = a.q + ((size_t)r * s.heads + head) * (s.nope + s.rope);
-        if (a.wide) wide_query(s, a, q, cs, r, head);
-        if (!a.qa) return;
-        const uint32_t blocks = (s.nope + 127) / 128;
-        for (uint32_t b = 0; b < blocks; b++)
-            vec_store(a.nope, r, head * blocks + b, lane, load_block(q, s.nope, b, lane));
-        float *pe = a.qa + ((size_t)r * s.heads + head) * (s.latent + s.rope) + s.latent;
-        for (uint32_t i = lane; i < half; i += 32) {
-            float2 p = rotate(q[s.nope + 2 * i], q[s.nope + 2 * i + 1], cs[i]);
-            pe[2 * i] = p.x;
-            pe[2 * i + 1] = p.y;
+    if (a.wide) {
+        if (head < s.heads) {
+            wide_query(s, a, a.q + ((size_t)r * s.heads + head) * (s.nope + s.rope), cs, r, head);
+            return;
         }
-        return;
+        head -= s.heads;
     }
-    head -= s.heads;
     if (!a.iq || head >= s.index_heads) return;
     float *q = a.iq + ((size_t)r * s.index_heads + head) * s.index_dim;
     for (uint32_t i = lane; i < half; i += 32) {
@@ -277,7 +308,7 @@ __global__ void __launch_bounds__(128)
 
 cudaError_t launch_query(const shape &s, const query_args &a, uint32_t rows, cudaStream_t stream)
 {
-    uint32_t warps = s.heads + (a.iq ? s.index_heads : 0);
+    const uint32_t warps = (a.wide ? s.heads : 0) + (a.iq ? s.index_heads : 0);
     return gpu_launch(query_kernel, dim3(div_up(warps, 4), rows), 128, 0, stream, s, a);
 }
 

@@ -51,6 +51,19 @@ struct control {
     alignas(64) job next;           // host, before a start
 };
 
+/* A job's fields past the first-level cache, for kernels that look before they have waited for the kernel
+ * before: a job is as old as its first kernel. */
+__device__ static inline uint32_t early_position(const job *j)
+{
+    return __ldcg(&j->position);
+}
+
+__device__ static inline const uint32_t *early_pages(const job *j)
+{
+    return reinterpret_cast<const uint32_t *>(
+        __ldcg(reinterpret_cast<const unsigned long long *>(&j->pages)));
+}
+
 __device__ static inline uint8_t *kv_row(const shape &s, const uint32_t *pages, uint32_t layer,
                                          uint32_t position)
 {

@@ -7,8 +7,10 @@
  *         value that counts), order [row][block][hi, lo][128]; hs holds the scale back, [row][block]
  *   b     for bf16 weights: three bf16 hi + mid + lo (24 bits), order [row][block][3][128]
  *   w     for jobs of many rows (prefill.cuh): one half float per value, order [row][block][128]
- * A tensor core multiplies exact e4m3 or bf16 weights with these parts and adds in fp32, so a product is as
- * good as one in fp32 and every row has its own columns: nothing depends on which rows share a launch. */
+ * With `squares` the row is still to be divided by its root mean square (RMSNorm): products do that with
+ * their sums, so that nobody has to see a whole row before the values can be written. A tensor core
+ * multiplies exact e4m3 or bf16 weights with these parts and adds in fp32, so a product is as good as one in
+ * fp32 and every row has its own columns: nothing depends on which rows share a launch. */
 #ifndef DUCKD_CUDA_VECTOR_CUH
 #define DUCKD_CUDA_VECTOR_CUH
 
@@ -24,7 +26,11 @@ struct vec {
     __nv_bfloat16 *b;
     __half *w;
     uint32_t blocks; // of 128 per row
+    float *squares;  // (rows, blocks) sums of the squares of each block before the norm's weight; or NULL
+    float n, eps;    // of that norm
 };
+
+#define SQUARES 4 // a lane's share of a row's blocks: up to 128 of them
 
 /* The vector of rows row, row + 1, ... */
 static inline vec vec_from(vec v, uint32_t row)
@@ -35,6 +41,7 @@ static inline vec vec_from(vec v, uint32_t row)
     if (v.hs) v.hs += at;
     if (v.b) v.b += at * 384;
     if (v.w) v.w += at * 128;
+    if (v.squares) v.squares += at;
     return v;
 }
 
@@ -82,6 +89,28 @@ __device__ static inline float4 load_block(const float *x, uint32_t n, uint32_t 
 {
     uint32_t i = block * 128 + lane * 4;
     return i < n ? *reinterpret_cast<const float4 *>(x + i) : make_float4(0, 0, 0, 0);
+}
+
+/* A pair of values turned by a rotary angle, cs = its cosine and sine. */
+__device__ static inline float2 rotate(float a, float b, float2 cs)
+{
+    return make_float2(a * cs.x - b * cs.y, b * cs.x + a * cs.y);
+}
+
+/* What the sums of row `row` are to be multiplied with, by a whole warp, the same bits in every lane: loads
+ * first, so that something else can be done meanwhile. */
+__device__ static inline void load_squares(const vec &v, uint32_t row, uint32_t lane, float out[SQUARES])
+{
+    for (uint32_t i = 0; i < SQUARES; i++) {
+        const uint32_t b = lane + i * 32;
+        out[i] = v.squares && b < v.blocks ? v.squares[(size_t)row * v.blocks + b] : 0.0f;
+    }
+}
+
+__device__ static inline float factor_of(const vec &v, const float squares[SQUARES])
+{
+    if (!v.squares) return 1.0f;
+    return rsqrtf(warp_sum((squares[0] + squares[1]) + (squares[2] + squares[3])) / v.n + v.eps);
 }
 
 #endif

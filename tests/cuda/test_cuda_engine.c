@@ -1,5 +1,6 @@
-/* test_cuda_engine.c: the whole engine (lanes, MTP, local flock) on the CUDA backend gives the tokens of the
- * CPU one. */
+/* test_cuda_engine.c: the whole engine (lanes, MTP, a flock) on the CUDA backend gives the goldens' tokens
+ * and those of the CPU backend. The flock is local or, with an argument, what it says (cuda-flock); a second
+ * argument is a pattern of the tests to run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ static const char *const prompts[] = {"short", "hello",  "command", "think", "no
 enum { PROMPTS = sizeof prompts / sizeof prompts[0] };
 
 static struct goldens *goldens;
+static const char *flock = "local:3"; // of the CUDA backend
 
 struct answer {
     int32_t ids[MOST];
@@ -35,10 +37,10 @@ static bool on_token(void *ctx, const struct generated *token)
     return true;
 }
 
-static struct engine *open_engine(const char *backend, enum kv_dtype kv, bool mtp)
+static struct engine *open_engine(const char *backend, const char *flock_spec, enum kv_dtype kv, bool mtp)
 {
     const struct engine_options o = {.model_dir = MODEL,
-                                     .flock_spec = "local:3",
+                                     .flock_spec = flock_spec,
                                      .backend = backend,
                                      .mtp = mtp,
                                      .kv_dtype = kv,
@@ -90,10 +92,10 @@ static void same_tokens(const char *what, const struct answer *got, const int32_
 static void compare(enum kv_dtype kv, bool mtp)
 {
     static struct answer cuda[PROMPTS], cpu[PROMPTS];
-    struct engine *e = open_engine("cuda", kv, mtp);
+    struct engine *e = open_engine("cuda", flock, kv, mtp);
     answer_all(e, cuda);
     engine_close(e);
-    e = open_engine("cpu", kv, mtp);
+    e = open_engine("cpu", "local:3", kv, mtp);
     answer_all(e, cpu);
     engine_close(e);
     uint32_t proposed = 0, accepted = 0;
@@ -133,9 +135,11 @@ static void bf16_mtp(void **state)
     compare(KV_BF16, true);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct error err = {""};
+    if (argc > 1) flock = argv[1];
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
     if (!backend_cuda_load(&err)) {
         printf("skipped: %s\n", err.text);
         return SKIPPED;

@@ -217,6 +217,7 @@ static void begin(rig *t, const float *input, uint32_t position, uint32_t rows)
     const size_t hidden = t->m.s.hidden;
     t->l.c->next = {position, rows, t->pages, nullptr, 0, 0, 0, 1};
     memcpy(t->l.x_host, input, rows * hidden * sizeof(float));
+    t->l.x.squares = nullptr; // the goldens' inputs are normed
     cuda_must(
         launch_begin(t->l.s, t->l.c, t->l.j, t->m.inv_freq, t->l.rope, nullptr, t->l.h, rows, t->l.stream),
         "begin");
@@ -360,6 +361,13 @@ static void test_mixed(rig *t)
     free(input), free(want);
 }
 
+static void same_ids(const char *what, const int32_t *got, const int32_t *want)
+{
+    const bool same = !memcmp(got, want, 6 * 8 * sizeof(int32_t));
+    printf("%-24s %s\n", what, same ? "equal" : "FAILED: differ");
+    failures += !same;
+}
+
 static void test_router(rig *t)
 {
     float input[6 * 7168], logits[6 * 256];
@@ -368,26 +376,85 @@ static void test_router(rig *t)
     const matrix *const router = &t->m.layers[0].router;
     const product_out out = {t->l.router, 256, 0, false};
     cuda_must(product(&router, &out, 1, t->l.x, 6, t->l.stream), "router");
-    router_args a = {
-        t->l.c,      t->l.j, 1, t->l.router, t->m.layers[0].router_bias, t->l.ids_host, t->l.weights_host,
-        t->l.arrived};
+    router_args a = {};
+    a.c = t->l.c, a.j = t->l.j, a.step = 1, a.arrived = t->l.arrived;
+    a.logits = t->l.router, a.slices = 1, a.bias = t->m.layers[0].router_bias;
+    a.ids = t->l.ids_host, a.weights = t->l.weights_host;
     cuda_must(launch_router(t->l.s, a, 6, t->l.stream), "router");
     cuda_must(cudaStreamSynchronize(t->l.stream), "router");
     cuda_must(cudaMemcpy(logits, t->l.router, sizeof logits, cudaMemcpyDefault), "copy");
     near("moe.router_logits", logits, need("moe.router_logits")->f, 6 * 256, 1e-5);
     near("moe.router_weights", t->l.weights_host, need("moe.router_weights")->f, 6 * 8, 1e-5);
-    const bool same = !memcmp(t->l.ids_host, need("moe.router_ids")->i, 6 * 8 * sizeof(int32_t));
-    printf("moe.router_ids           %s\n", same ? "equal" : "FAILED: differ");
-    failures += !same;
+    same_ids("moe.router_ids", t->l.ids_host, need("moe.router_ids")->i);
 }
 
+/* Norm and router as decode does them: the same choice and activation as one after the other. */
+static void test_route(rig *t, float *squares)
+{
+    float input[6 * 7168], x[6 * 7168], weights[6 * 8];
+    int32_t ids[6 * 8];
+    const struct layer *y = &t->m.layers[0];
+    const matrix *const router = &y->router;
+    plain("moe.input", input, 6 * 7168);
+    begin(t, input, 0, 6);
+    cuda_must(cudaMemcpy(t->l.h, input, sizeof input, cudaMemcpyDefault), "copy");
+    const norm_args n = {t->l.c,       t->l.j,     0,      nullptr,     t->l.h,
+                         y->post_norm, t->l.s.eps, t->l.x, t->l.x_host, false};
+    cuda_must(launch_norm(t->l.s, n, 6, t->l.stream), "norm");
+    const product_out out = {t->l.router, 256, 0, false};
+    cuda_must(product(&router, &out, 1, t->l.x, 6, t->l.stream), "router");
+    router_args a = {};
+    a.c = t->l.c, a.j = t->l.j, a.step = 1, a.arrived = t->l.arrived;
+    a.logits = t->l.router, a.slices = 1, a.bias = y->router_bias;
+    a.ids = t->l.ids_host, a.weights = t->l.weights_host;
+    cuda_must(launch_router(t->l.s, a, 6, t->l.stream), "router");
+    cuda_must(cudaStreamSynchronize(t->l.stream), "router");
+    memcpy(x, t->l.x_host, sizeof x), memcpy(ids, a.ids, sizeof ids),
+        memcpy(weights, a.weights, sizeof weights);
+    memset(t->l.x_host, 0, sizeof x), memset(a.ids, 0, sizeof ids), memset(a.weights, 0, sizeof weights);
+    const slice_args sa = {t->l.h, y->post_norm, router, t->l.router, squares};
+    cuda_must(launch_slices(t->l.s, sa, 6, t->l.stream), "slices");
+    a.slices = t->l.x.blocks, a.x = t->l.x, a.x.squares = squares;
+    a.h = t->l.h, a.weight = y->post_norm, a.x_host = t->l.x_host;
+    cuda_must(launch_router(t->l.s, a, 6, t->l.stream), "router");
+    cuda_must(cudaStreamSynchronize(t->l.stream), "router");
+    near("route, activation", t->l.x_host, x, 6 * 7168, 1e-6);
+    near("route, weights", a.weights, weights, 6 * 8, 1e-5);
+    same_ids("route, ids", a.ids, ids);
+}
+
+/* A norm that the products finish, beside one that is finished before. */
+static void test_weigh(rig *t, float *squares)
+{
+    static float input[2 * 7168], want[2 * 1536], got[2 * 1536];
+    const struct layer *y = &t->m.layers[0];
+    const matrix *const q_a = &y->q_a;
+    const product_out out = {t->l.a, 1536, 0, false};
+    plain("weigh.input", input, 2 * 7168);
+    begin(t, input, 0, 2);
+    cuda_must(cudaMemcpy(t->l.h, input, sizeof input, cudaMemcpyDefault), "copy");
+    norm_args n = {t->l.c, t->l.j, 0, nullptr, t->l.h, y->in_norm, t->l.s.eps, t->l.x, nullptr, false};
+    cuda_must(launch_norm(t->l.s, n, 2, t->l.stream), "norm");
+    cuda_must(product(&q_a, &out, 1, t->l.x, 2, t->l.stream), "q_a");
+    cuda_must(cudaStreamSynchronize(t->l.stream), "norm");
+    cuda_must(cudaMemcpy(want, t->l.a, sizeof want, cudaMemcpyDefault), "copy");
+    n.x.squares = squares;
+    cuda_must(launch_weigh(t->l.s, n, 2, t->l.stream), "weigh");
+    cuda_must(product(&q_a, &out, 1, n.x, 2, t->l.stream), "q_a");
+    cuda_must(cudaStreamSynchronize(t->l.stream), "weigh");
+    cuda_must(cudaMemcpy(got, t->l.a, sizeof got, cudaMemcpyDefault), "copy");
+    near("norm within a product", got, want, 2 * 1536, 1e-6);
+}
+
+/* shared_limit: of the attention kernels, which have a smaller form for smaller devices. */
 static void run(enum kv_dtype dtype, bool big, size_t shared_limit)
 {
     struct error err;
     rig t = {};
     const struct model model = make_model();
     const uint32_t pages = POSITIONS / KV_PAGE;
-    printf("KV %s%s\n", dtype == KV_F32 ? "f32" : "bf16", big ? ", as prefill" : "");
+    printf("KV %s%s, %zu bytes of shared memory\n", dtype == KV_F32 ? "f32" : "bf16",
+           big ? ", as prefill" : "", shared_limit);
     must(gpu_model_plan(&t.m, &model, false, &err), &err);
     must(gpu_model_load(&t.m, &model, &err), &err);
     t.l.m = &t.m;
@@ -405,10 +472,11 @@ static void run(enum kv_dtype dtype, bool big, size_t shared_limit)
     uint8_t *memory;
     cuda_must(cudaMalloc((void **)&memory, lane_layout(&t.l, nullptr)), "malloc");
     lane_layout(&t.l, memory);
+    float *const squares = t.l.x.squares;
     must(lane_open(&t.l, 0, &err), &err);
     t.host = (float *)malloc((size_t)MIXED * 7168 * sizeof(float));
     test_attention(&t, dtype == KV_BF16 ? 1e-2 : big ? 2e-3 : 1e-4, !big);
-    if (dtype == KV_F32) test_long(&t), test_router(&t);
+    if (dtype == KV_F32) test_long(&t), test_router(&t), test_route(&t, squares), test_weigh(&t, squares);
     if (dtype == KV_F32 && big) test_mixed(&t);
     lane_close(&t.l);
     cudaFree(memory), cudaFree(t.pages), cudaFree(t.l.s.kv.base);
@@ -430,6 +498,7 @@ int main()
     cuda_must(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "attribute");
     run(KV_F32, false, (size_t)limit);
     run(KV_BF16, false, (size_t)limit);
+    run(KV_BF16, false, 99 << 10);
     if (blas_load(&err)) {
         printf("prefill not tested: %s\n", err.text);
     } else {

@@ -1,0 +1,136 @@
+/* tile.cuh: one tile of weights times up to four rows on the tensor cores.
+ *
+ * A tile is what the lanes of a warp read in order, 64 bytes each. e4m3 is widened to half floats (exact),
+ * bf16 is taken as it is; the 8 columns of mma.m16n8k16 are the parts of up to four rows. */
+#ifndef DUCKD_CUDA_TILE_CUH
+#define DUCKD_CUDA_TILE_CUH
+
+#include <cuda_fp8.h>
+
+#include "cuda/matrix.cuh"
+
+__device__ static inline uint4 load_weights(const uint8_t *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+/* A lane's 64 bytes of the tile at p, p already at the lane's first 16. */
+__device__ static inline void load_tile(const uint8_t *p, uint4 w[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) w[i] = load_weights(p + i * 512);
+}
+
+__device__ static inline unsigned word(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* Four e4m3 codes as two pairs of half floats. */
+__device__ static inline void widen(unsigned codes, unsigned &low, unsigned &high)
+{
+    __half2_raw a = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(codes & 0xffff), __NV_E4M3);
+    __half2_raw b = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(codes >> 16), __NV_E4M3);
+    low = (unsigned)a.x | (unsigned)a.y << 16;
+    high = (unsigned)b.x | (unsigned)b.y << 16;
+}
+
+template <int TYPE>
+__device__ static inline void mma(float c[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                                  unsigned b1)
+{
+    if constexpr (TYPE == MATRIX_FP8)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                     "{%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                     "{%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* One tile: cur = this lane's 64 bytes of it, xt = index of the tile's first 64 or 128 inputs in x. */
+template <int TYPE, int GROUPS>
+__device__ static inline void tile(const vec &v, const uint4 cur[4], uint32_t row0, uint32_t live, size_t xt,
+                                   float scale, float total[GROUPS][4])
+{
+    const unsigned lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    constexpr unsigned parts = TYPE == MATRIX_FP8 ? 2 : 3;
+#pragma unroll
+    for (int n = 0; n < GROUPS; n++) {
+        const unsigned column = n * 8 + g, r = column / parts, p = column % parts;
+        uint4 b[4] = {};
+        if (r < live) {
+            if constexpr (TYPE == MATRIX_FP8) {
+                size_t at = ((size_t)(row0 + r) * v.blocks + xt) * 256 + p * 128;
+                const uint4 *x = reinterpret_cast<const uint4 *>(v.h + at);
+                b[0] = x[2 * t];
+                b[1] = x[2 * t + 1];
+                b[2] = x[8 + 2 * t];
+                b[3] = x[8 + 2 * t + 1];
+            } else {
+                size_t at = ((size_t)(row0 + r) * v.blocks + xt / 2) * 384 + p * 128 + (xt & 1) * 64;
+                const uint4 *x = reinterpret_cast<const uint4 *>(v.b + at);
+                b[0] = x[t];
+                b[1] = x[4 + t];
+            }
+        }
+        float c[4] = {};
+        if constexpr (TYPE == MATRIX_FP8) {
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int s = 0; s < 4; s++) {
+                    unsigned a0, a1, a2, a3;
+                    widen(word(cur[2 * h], s), a0, a2);
+                    widen(word(cur[2 * h + 1], s), a1, a3);
+                    const uint4 &q = b[2 * h + s / 2];
+                    mma<TYPE>(c, a0, a1, a2, a3, word(q, 2 * (s & 1)), word(q, 2 * (s & 1) + 1));
+                }
+            // Columns 2t and 2t + 1 are hi and lo of row t.
+            float f = t < live ? scale * v.hs[(size_t)(row0 + t) * v.blocks + xt] : 0.0f;
+            total[0][0] = fmaf(c[0] + c[1], f, total[0][0]);
+            total[0][1] = fmaf(c[2] + c[3], f, total[0][1]);
+        } else {
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int s = 0; s < 2; s++)
+                    mma<TYPE>(c, word(cur[2 * h], 2 * s), word(cur[2 * h + 1], 2 * s),
+                              word(cur[2 * h], 2 * s + 1), word(cur[2 * h + 1], 2 * s + 1), word(b[h], 2 * s),
+                              word(b[h], 2 * s + 1));
+#pragma unroll
+            for (int i = 0; i < 4; i++) total[n][i] += c[i];
+        }
+    }
+}
+
+/* What a warp's lanes hold of a strip's 16 sums, where other lanes can read them; sum_of() is row r's. */
+template <int TYPE, int GROUPS>
+__device__ static inline void keep_sums(float (*sums)[8 * GROUPS], const float total[GROUPS][4])
+{
+    const unsigned lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    if constexpr (TYPE == MATRIX_FP8) {
+        sums[g][t] = total[0][0];
+        sums[g + 8][t] = total[0][1];
+    } else {
+#pragma unroll
+        for (int n = 0; n < GROUPS; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[g + 8 * (i / 2)][n * 8 + 2 * t + (i & 1)] = total[n][i];
+    }
+}
+
+template <int TYPE> __device__ static inline float sum_of(const float *sums, uint32_t r)
+{
+    if constexpr (TYPE == MATRIX_FP8) return sums[r];
+    return (sums[3 * r] + sums[3 * r + 1]) + sums[3 * r + 2];
+}
+
+#endif
