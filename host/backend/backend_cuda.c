@@ -67,9 +67,3 @@ const struct backend_ops *backend_cuda_load(struct error *err)
     }
     return entry(&host, err);
 }
-
-bool backend_cuda_expected(void)
-{
-    return access("/dev/nvidiactl", F_OK) == 0 ||
-           access("/dev/dxg", F_OK) == 0; // Linux, and Linux under Windows
-}

@@ -11,7 +11,4 @@
 /* NULL: err says in one line why there is none (no such file, no driver, no device ...). */
 const struct backend_ops *backend_cuda_load(struct error *err);
 
-/* This machine has an NVIDIA device: to do without it deserves a notice. */
-bool backend_cuda_expected(void);
-
 #endif

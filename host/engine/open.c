@@ -38,8 +38,7 @@ static bool is_automatic(const char *backend)
     return !backend || strcmp(backend, "auto") == 0;
 }
 
-/* "auto" takes the CUDA backend where there is one, and says in one line why not (without -v only on
- * machines that have a device: elsewhere the CPU is what everybody expects). */
+/* "auto" takes the CUDA backend where there is one, and says in one line why not. */
 static const struct backend_ops *find_backend(const char *name, struct error *err)
 {
     const bool automatic = is_automatic(name);
@@ -55,7 +54,7 @@ static const struct backend_ops *find_backend(const char *name, struct error *er
         if (!cuda) error_set(err, -ENODEV, "backend 'cuda': %s", why.text);
         return cuda;
     }
-    (backend_cuda_expected() ? log_notice : log_detail)("attention runs on the CPU: %s", why.text);
+    log_notice("attention runs on the CPU: %s", why.text);
     return &backend_cpu;
 }
 
