@@ -1,11 +1,10 @@
 /* bench_gpu.cu: the CUDA backend at full size on synthetic weights: time and bytes of every stage beside the
  * copy bandwidth of the same run, whole steps, the loop with the host, prefill.
  *
- *   bench-gpu [--config configs/deepseek-v3.2.json] [--context 2048,32768] [--chunk 2048]
+ *   bench-gpu [--config configs/deepseek-v3.2.json] [--context 2048,32768] [--chunk 2048] [--delay US]
  *
- * Weights are random codes (scaled so that activations stay finite) that go through the backend's own loader.
- * The host answers feed-forward steps at once with zeros: the figures are the GPU's share, not tokens per
- * second of anything. */
+ * The host answers feed-forward steps with zeros, at once or after a fixed time: the figures are the GPU's
+ * share, not tokens per second of anything. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -13,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/bench_model.cuh"
 #include "cuda/lane.cuh"
 
 extern "C" {
@@ -23,83 +23,6 @@ extern "C" {
 extern const struct backend_ops backend_cuda;
 
 #define REPEATS 20
-
-/* ---- synthetic checkpoint ---- */
-
-static uint8_t *codes, *halves; // random fp8 codes, random bf16 values: every matrix reads their beginning
-static size_t codes_size, halves_size;
-static float scales[1 << 20];
-
-static void make_random(const struct model_config *c)
-{
-    codes_size = (size_t)c->hidden_size *
-                 (c->dense_width > c->heads * c->v_dim ? c->dense_width : c->heads * c->v_dim);
-    halves_size = (size_t)c->vocab_size * c->hidden_size * 2;
-    codes = (uint8_t *)malloc(codes_size + 8);
-    halves = (uint8_t *)malloc(halves_size + 8);
-    uint64_t z = 0x9e3779b97f4a7c15u;
-    for (size_t i = 0; i < codes_size; i += 8) {
-        z ^= z << 13, z ^= z >> 7, z ^= z << 17;
-        uint64_t v = z & 0xbfbfbfbfbfbfbfbfu; // exponents below the top: no NaN, magnitudes up to 1.875
-        memcpy(codes + i, &v, 8);
-    }
-    for (size_t i = 0; i < halves_size; i += 8) { // +-[2^-7, 2^-6)
-        z ^= z << 13, z ^= z >> 7, z ^= z << 17;
-        uint64_t v = (z & 0x807f807f807f807fu) | 0x3c003c003c003c00u;
-        memcpy(halves + i, &v, 8);
-    }
-}
-
-static int fake_matrix(const struct checkpoint *, struct weight *out, uint64_t rows, uint64_t cols,
-                       struct error *err, const char *format, ...)
-{
-    char name[256];
-    va_list ap;
-    va_start(ap, format);
-    vsnprintf(name, sizeof name, format, ap);
-    va_end(ap);
-    const bool small =
-        strstr(name, "mlp.gate.weight") || strstr(name, "weights_proj") || !strstr(name, "layers.");
-    *out = {};
-    out->rows = rows;
-    out->cols = cols;
-    out->name = "synthetic";
-    out->dtype = small ? DTYPE_BF16 : DTYPE_F8_E4M3;
-    out->data = small ? halves : codes;
-    out->scales = small ? nullptr : (const uint8_t *)scales;
-    const uint64_t grid = ((rows + 127) / 128) * ((cols + 127) / 128);
-    if ((small ? rows * cols * 2 > halves_size : rows * cols > codes_size) ||
-        grid > sizeof scales / sizeof *scales)
-        return error_set(err, -E2BIG, "%s: %llu x %llu is larger than the random data", name,
-                         (unsigned long long)rows, (unsigned long long)cols);
-    for (uint64_t i = 0; i < grid; i++) scales[i] = 2.0f / sqrtf((float)cols);
-    return 0;
-}
-
-static int fake_vector(const struct checkpoint *, float *out, uint64_t n, struct error *, const char *format,
-                       ...)
-{
-    for (uint64_t i = 0; i < n; i++) out[i] = strstr(format, "bias") ? 0.0f : 1.0f;
-    return 0;
-}
-
-static const struct tensor *fake_find(const struct checkpoint *, const char *)
-{
-    return nullptr;
-}
-
-static void fake_row(const struct weight *w, uint64_t row, float *out)
-{
-    for (uint64_t i = 0; i < w->cols; i++) {
-        const uint32_t bits = (uint32_t)((const uint16_t *)halves)[(row * w->cols + i) % (halves_size / 2)]
-                              << 16;
-        memcpy(&out[i], &bits, 4);
-    }
-}
-
-static const struct cuda_host host = {CUDA_HOST_ABI,  error_set,       log_notice,   log_detail,
-                                      progress_begin, progress_update, progress_end, fake_find,
-                                      fake_matrix,    fake_vector,     fake_row};
 
 /* ---- measuring ---- */
 
@@ -577,8 +500,8 @@ static void prefill_stages(rig *t, uint32_t rows)
           layers([&](struct layer &, uint32_t i) { must(lane_attend(l, &k, i, &err), &err); }));
 }
 
-/* Decode through backend.h, the host answering at once. */
-static void loop(const struct model *model, uint32_t position, uint32_t rows)
+/* Decode through backend.h, the host answering `delay_us` after a publication. */
+static void loop(const struct model *model, uint32_t position, uint32_t rows, uint32_t delay_us)
 {
     struct error err;
     struct backend *b;
@@ -604,6 +527,8 @@ static void loop(const struct model *model, uint32_t position, uint32_t rows)
             const uint64_t now = clock_ns();
             if (first && resumed && i >= 0) boundary_us[i] = (float)(now - resumed) / 1e3f;
             first = false;
+            while (clock_ns() - now < delay_us * 1000ull) {
+            }
             resumed = clock_ns();
             backend_cuda.resume(b, 0);
             steps++;
@@ -612,10 +537,11 @@ static void loop(const struct model *model, uint32_t position, uint32_t rows)
     }
     qsort(step_us, REPEATS, sizeof *step_us, by_value);
     qsort(boundary_us, REPEATS, sizeof *boundary_us, by_value);
-    printf("loop through backend.h, context %u, %u row%s: %.0f us a step with %u answers at once; last "
-           "answer -> next "
-           "publication %.0f us\n",
-           position + rows, rows, rows > 1 ? "s" : "", step_us[REPEATS / 2], steps, boundary_us[REPEATS / 2]);
+    printf("loop through backend.h, context %u, %u row%s: %.0f us a step with %u answers after %u us; last "
+           "answer -> "
+           "next publication %.0f us\n",
+           position + rows, rows, rows > 1 ? "s" : "", step_us[REPEATS / 2], steps, delay_us,
+           boundary_us[REPEATS / 2]);
     backend_cuda.close(b);
 }
 
@@ -636,7 +562,7 @@ static void read_config(struct model *model, const char *path)
 int main(int argc, char **argv)
 {
     const char *config = "configs/deepseek-v3.2.json", *contexts = "2048,32768,131072";
-    uint32_t chunk = 2048;
+    uint32_t chunk = 2048, delay_us = 0;
     const uint32_t prompt = 2048;
     for (int i = 1; i < argc; i++) {
         const bool more = i + 1 < argc;
@@ -646,21 +572,23 @@ int main(int argc, char **argv)
             contexts = argv[++i];
         else if (!strcmp(argv[i], "--chunk") && more)
             chunk = (uint32_t)atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--delay") && more)
+            delay_us = (uint32_t)atoi(argv[++i]);
         else {
-            fprintf(stderr, "usage: bench-gpu [--config F] [--context N,N...] [--chunk ROWS]\n");
+            fprintf(stderr, "usage: bench-gpu [--config F] [--context N,N...] [--chunk ROWS] [--delay US]\n");
             return 2;
         }
     }
     static struct model model;
     static rig t;
     cudaDeviceProp d;
-    gpu_host = &host;
+    gpu_host = &bench_host;
     gpu_pdl = !(getenv("DUCKD_CUDA_PDL") && !strcmp(getenv("DUCKD_CUDA_PDL"), "0"));
     ok(cudaGetDeviceProperties(&d, 0), "device");
     printf("%s, %d multiprocessors, programmatic launch %s\n", d.name, d.multiProcessorCount,
            gpu_pdl ? "on" : "off");
     read_config(&model, config);
-    make_random(&model.config);
+    bench_model_open(&model.config);
     uint32_t longest = 4096;
     for (const char *p = contexts; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : nullptr)
         longest = (uint32_t)atoi(p) + 64 > longest ? (uint32_t)atoi(p) + 64 : longest;
@@ -680,9 +608,9 @@ int main(int argc, char **argv)
     prefill(&t, chunk, prompt);
     close_rig(&t);
     model.config.max_positions = 8192;
-    loop(&model, 2047, 1);
-    loop(&model, 2046, 2);
-    free(codes);
-    free(halves);
+    loop(&model, 2047, 1, 0);
+    loop(&model, 2046, 2, 0);
+    if (delay_us) loop(&model, 2047, 1, delay_us);
+    bench_model_close();
     return 0;
 }
