@@ -17,6 +17,7 @@ struct duck *duck_start(const struct duck_options *o)
     d->needs_program = o->needs_program;
     d->flock_key = o->flock_key;
     d->grain = p->program ? p->program->grain : 64;
+    d->piece_of = TEAM_CLOSED;
     d->out.memory = carve(p->memory, &at, (uint64_t)OUT_FRAMES * OUT_BYTES);
     for (uint32_t i = 0; i < OUT_FRAMES; i++)
         d->out.frame[i].data = d->out.memory + (size_t)i * OUT_BYTES + LINK_HEADROOM;
@@ -45,7 +46,7 @@ struct duck *duck_start(const struct duck_options *o)
     return d;
 }
 
-/* Tasks and results in turn, until it is time to look at the NIC again. */
+/* Pieces of tasks and results in turn, until it is time to look at the NIC again. */
 static void compute(struct duck *d)
 {
     uint64_t until = d->now + COMPUTE_NS;
@@ -96,6 +97,7 @@ void duck_run(struct duck *d, const _Atomic uint32_t *stop)
 void duck_fault(struct duck *d, const struct wire_fault *fault)
 {
     team_abandon(d->team);
+    d->piece_of = TEAM_CLOSED;
     d->judge.running = NULL;
     d->store.program_hash = 0; // to be sent again, by whoever believes in it
     d->stats.faults++;

@@ -131,6 +131,12 @@ void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task);
 /* The same with other kernels than the core's: the judge's program (duck/program.h) brings its own. */
 void duck_work_run_with(const struct duck_work *w, const struct fp9_kernels *k, enum duck_phase phase,
                         uint32_t task);
+/* With these kernels in pieces, for the one core that has other things to look after in between: begins
+ * `task`, or goes on with it, for about *work multiply-adds (decoding a weight counted as three), and takes
+ * off *work what was done. 1: the task is done. One task at a time. */
+int duck_work_run_piece(const struct duck_work *w, const struct fp9_kernels *k, enum duck_phase phase,
+                        uint32_t task, size_t *work);
+#define DUCK_PIECE_WORK 160000u // some 7 us
 
 /* Complete subtrees: a run is cut into the fewest aligned subtrees [first, first + 2^level). */
 struct duck_subtree {

@@ -10,7 +10,7 @@
 
 enum {
     OUT_FRAMES = 64,           // to send before the link is called
-    IN_FRAMES = 32,            // of one recv()
+    IN_FRAMES = 8,             // of one recv(): some 8 us of tags
     BLOCKS_MAX = 4096,         // runs of a plan
     PLAN_MAX = 64 << 10,       // bytes of a plan object
     PROGRAM_MAX = 1 << 20,     // of a program
@@ -18,7 +18,7 @@ enum {
     STAGING_BYTES = 256 << 20, // for more than two slots
     STEP_SLOTS_MAX = 64,
     LOG_BYTES = 4096,
-    COMPUTE_NS = 15000, // between two looks at the NIC
+    COMPUTE_NS = 10000, // after a look at the NIC, until no other task or piece of one (7 us) is begun
 };
 
 /* ---- out: datagrams to be sent (out.c) ---- */
@@ -118,7 +118,9 @@ struct step_slot {
     uint32_t fragments, have, highest; // of the step
     uint32_t last_bytes;               // of the last fragment
     uint8_t *bitmap, *data;
-    float *x; // unpacked activation
+    float *x;              // unpacked activation
+    const uint8_t *packed; // the same as it came
+    enum wire_dtype activation;
     void *scratch;
     struct duck_work *work;
     struct duck_step step;
@@ -181,8 +183,9 @@ struct duck {
     struct team *team;
     struct team_job job; // the team's; this copy is out of the program's reach
     uint32_t job_tasks;
-    uint64_t grain; // what the program may read or write begins and ends at multiples of it
-    uint8_t *arena; // what is left of the platform's memory
+    uint64_t grain;    // what the program may read or write begins and ends at multiples of it
+    uint32_t piece_of; // the task that core 0 is in the middle of; TEAM_CLOSED: none
+    uint8_t *arena;    // what is left of the platform's memory
     uint64_t arena_bytes;
     struct wire_fault fault; // of session.faulted
     struct known_answer known;
@@ -300,7 +303,7 @@ void duck__start_job(struct duck *d, const struct team_job *job, uint32_t tasks)
 /* Finishes the running job, however it ends, and calls everybody back: before memory under it changes. A
  * program that fails meanwhile ends the session. */
 void duck__drain(struct duck *d);
-/* Does one task of the team's job, or a few if the program does them. 0: there was none. */
+/* Core 0: does some tasks of the team's job, or a piece of one: about DUCK_PIECE_WORK. 0: there was none. */
 int duck__work_once(struct duck *d);
 /* 1: the program had failed; the session has ended. */
 int duck__check_program(struct duck *d);

@@ -14,6 +14,8 @@ enum {
     ROW_GAP = 16,     // floats between rows of activations: one block of many rows, a power of two apart,
                       // would share a few sets of the L1
     CHUNK_SLICES = 2, // gate and up of two slices: the four streams of a one-token dot
+    CHUNK_WIDTH = 8 * CHUNK_SLICES,
+    DECODE = TOKENS_PER_DECODE - 1,
 };
 
 /* An expert that somebody chose; its (expert, token) pairs are [pair, pair + pairs). */
@@ -33,6 +35,15 @@ struct part {
     uint32_t first_hidden, first_down, subtree;
 };
 
+/* Where the task stands that is run in pieces. */
+struct piece {
+    int begun;
+    uint32_t slice, pair, block; // HIDDEN: next
+    struct fp9_down_walk walk;   // DOWN
+    float g[CHUNK_TOKENS * CHUNK_WIDTH] __attribute__((aligned(64)));
+    float u[CHUNK_TOKENS * CHUNK_WIDTH] __attribute__((aligned(64)));
+};
+
 struct duck_work {
     const struct duck_core *d;
     const float *x;
@@ -48,6 +59,7 @@ struct duck_work {
     float *weight;         // (pairs)
     struct part *part;     // (parts)
     float *partial;        // (subtrees, tokens, hidden)
+    struct piece *piece;
 };
 
 /* Sizes and, when the arena has memory, places everything that depends on bank, tokens and top_k. */
@@ -75,7 +87,11 @@ static struct duck_work *lay_out(struct duck__arena *a, const struct duck_core *
     }
     uint32_t subtrees = duck_core_subtrees(d, bank, NULL, 0);
     at.partial = duck__take(a, (size_t)subtrees * tokens * d->hidden * sizeof(float));
+    at.piece = duck__take(a, sizeof *at.piece);
+    void *cells = duck__take(a, FP9_DOWN_CELLS);
     if (!w) return NULL;
+    at.piece->begun = 0;
+    at.piece->walk.cells = cells;
     at.d = d;
     at.bank = bank;
     at.tokens = tokens;
@@ -200,7 +216,7 @@ static void plan_down(struct duck_work *w, struct part *p)
     w->tasks[DUCK_DOWN_ROWS] += (d->hidden / 8 + p->row_panels - 1) / p->row_panels;
 }
 
-static void prepare_rows(struct duck_work *w, uint32_t first, uint32_t end)
+static void prepare_rows(const struct duck_work *w, uint32_t first, uint32_t end)
 {
     for (uint32_t t = first; t < end; t++) {
         size_t at = (size_t)t * w->d->hidden;
@@ -243,38 +259,67 @@ uint32_t duck_work_tasks(const struct duck_work *w, enum duck_phase phase)
     return w->tasks[phase];
 }
 
-/* Gate, up and silu of slices [first, first + count), count <= CHUNK_SLICES, for pairs [pair, pair + pairs).
- */
-static void hidden_chunk(const struct duck_work *w, const struct part *p, uint32_t expert, uint32_t first,
-                         uint32_t count, uint32_t pair, uint32_t pairs)
+/* A HIDDEN task: an expert's slices [first, end) of a run. */
+struct hidden {
+    const struct part *part;
+    const struct active *active;
+    uint32_t first, end;
+};
+
+/* Slices [first, first + count) of it, count <= CHUNK_SLICES, for pairs [pair, pair + pairs). */
+struct chunk {
+    uint32_t first, count, pair, pairs;
+};
+
+/* Gate and up of blocks [block, block + blocks) of the inputs, added to what g and u hold unless these are
+ * the first. */
+static void dots(const struct duck_work *w, const struct hidden *h, const struct chunk *c, uint32_t block,
+                 uint32_t blocks, float *g, float *u)
 {
-    enum { WIDTH = 8 * CHUNK_SLICES };
-    float g[CHUNK_TOKENS * WIDTH] __attribute__((aligned(64)));
-    float u[CHUNK_TOKENS * WIDTH] __attribute__((aligned(64)));
-    float hs[WIDTH] __attribute__((aligned(64)));
     const struct duck_core *d = w->d;
-    const struct duck__run *r = p->run;
+    const struct duck__run *r = h->part->run;
+    uint32_t expert = h->active->expert;
+    size_t from = (size_t)block * FP9_BLOCK, end = from + (size_t)blocks * FP9_BLOCK;
     struct fp9_matrix m[2];
     for (int i = 0; i < 2; i++)
         m[i] = (struct fp9_matrix){
-            .panels = duck__panel(r, expert, i ? DUCK_UP : DUCK_GATE, 0),
+            .panels = duck__panel(r, expert, i ? DUCK_UP : DUCK_GATE, 0) + (size_t)block * FP9_BLOCK_BYTES,
             .panel_stride = 2 * r->gate_up_panel,
-            .scales = duck__scales(d, r, expert, i ? DUCK_UP : DUCK_GATE),
+            .scales = duck__scales(d, r, expert, i ? DUCK_UP : DUCK_GATE) + block,
             .scale_stride = d->hidden_blocks,
-            .inputs = d->hidden,
+            .inputs = (end < d->hidden ? end : d->hidden) - from,
             .panel_count = r->count,
             .first_output = r->column[expert],
+            .continues = block > 0,
         };
-    struct fp9_rows x = {w->xs, w->xs_stride, w->token + pair, pairs};
-    d->k->dot2(&m[0], &m[1], first, count, &x, g, u, WIDTH);
-    for (uint32_t q = 0; q < pairs; q++) {
-        d->k->expert(g + q * WIDTH, u + q * WIDTH, w->weight[pair + q], 8 * count, hs);
-        for (uint32_t s = 0; s < count; s++)
-            memcpy(p->hs + ((size_t)(first + s) * w->pairs + pair + q) * 8, hs + 8 * s, 8 * sizeof(float));
+    struct fp9_rows x = {w->xs + from, w->xs_stride, w->token + c->pair, c->pairs};
+    d->k->dot2(&m[0], &m[1], c->first, c->count, &x, g, u, CHUNK_WIDTH);
+}
+
+static void silus(const struct duck_work *w, const struct hidden *h, const struct chunk *c, const float *g,
+                  const float *u)
+{
+    float hs[CHUNK_WIDTH] __attribute__((aligned(64)));
+    for (uint32_t q = 0; q < c->pairs; q++) {
+        size_t at = (size_t)q * CHUNK_WIDTH, pair = c->pair + q;
+        w->d->k->expert(g + at, u + at, w->weight[pair], 8 * c->count, hs);
+        for (uint32_t s = 0; s < c->count; s++)
+            memcpy(h->part->hs + ((c->first + s) * (size_t)w->pairs + pair) * 8, hs + 8 * s,
+                   8 * sizeof(float));
     }
 }
 
-static void run_hidden(const struct duck_work *w, uint32_t task)
+/* The chunk that begins at slice `slice` and the expert's pair `pair`. */
+static struct chunk chunk_at(const struct hidden *h, uint32_t slice, uint32_t pair)
+{
+    uint32_t slices = h->end - slice, pairs = h->active->pairs - pair;
+    return (struct chunk){.first = slice,
+                          .count = slices < CHUNK_SLICES ? slices : CHUNK_SLICES,
+                          .pair = h->active->pair + pair,
+                          .pairs = pairs < CHUNK_TOKENS ? pairs : CHUNK_TOKENS};
+}
+
+static struct hidden find_hidden(const struct duck_work *w, uint32_t task)
 {
     const struct part *p = w->part;
     while (p + 1 < w->part + w->parts && task >= p[1].first_hidden) p++;
@@ -287,38 +332,136 @@ static void run_hidden(const struct duck_work *w, uint32_t task)
         else
             high = middle;
     }
-    const struct active *a = &w->active[low];
     uint32_t first = (task - p->task[low]) * p->slices[low], end = first + p->slices[low];
-    if (end > p->run->count) end = p->run->count;
-    for (uint32_t s = first; s < end; s += CHUNK_SLICES)
-        for (uint32_t q = 0; q < a->pairs; q += CHUNK_TOKENS)
-            hidden_chunk(w, p, a->expert, s, end - s < CHUNK_SLICES ? end - s : CHUNK_SLICES, a->pair + q,
-                         a->pairs - q < CHUNK_TOKENS ? a->pairs - q : CHUNK_TOKENS);
+    return (struct hidden){p, &w->active[low], first, end < p->run->count ? end : p->run->count};
+}
+
+static void run_hidden(const struct duck_work *w, uint32_t task)
+{
+    float g[CHUNK_TOKENS * CHUNK_WIDTH] __attribute__((aligned(64)));
+    float u[CHUNK_TOKENS * CHUNK_WIDTH] __attribute__((aligned(64)));
+    struct hidden h = find_hidden(w, task);
+    for (uint32_t s = h.first; s < h.end; s += CHUNK_SLICES)
+        for (uint32_t q = 0; q < h.active->pairs; q += CHUNK_TOKENS) {
+            struct chunk c = chunk_at(&h, s, q);
+            dots(w, &h, &c, 0, (uint32_t)w->d->hidden_blocks, g, u);
+            silus(w, &h, &c, g, u);
+        }
+}
+
+static void use(size_t *work, size_t done)
+{
+    *work = *work > done ? *work - done : 0;
+}
+
+static int hidden_piece(const struct duck_work *w, uint32_t task, size_t *work)
+{
+    struct piece *p = w->piece;
+    struct hidden h = find_hidden(w, task);
+    if (!p->begun) {
+        p->slice = h.first;
+        p->pair = p->block = 0;
+    }
+    struct chunk c = chunk_at(&h, p->slice, p->pair);
+    uint32_t all = (uint32_t)w->d->hidden_blocks, left = all - p->block;
+    uint32_t each = c.count * 16 * FP9_BLOCK * (c.pairs + DECODE);
+    uint32_t blocks = *work / each < left ? (uint32_t)(*work / each) : left;
+    if (blocks < 1) blocks = 1;
+    if (c.pairs == 1) blocks = left; // its task is short, and reads memory best in one go
+    dots(w, &h, &c, p->block, blocks, p->g, p->u);
+    use(work, (size_t)blocks * each);
+    p->block += blocks;
+    if (p->block < all) return 0;
+    silus(w, &h, &c, p->g, p->u);
+    p->block = 0;
+    p->pair += c.pairs;
+    if (p->pair < h.active->pairs) return 0;
+    p->pair = 0;
+    p->slice += c.count;
+    return p->slice >= h.end;
+}
+
+/* A DOWN task's part and row panels. */
+static const struct part *find_down(const struct duck_work *w, uint32_t task, uint32_t *first,
+                                    uint32_t *count)
+{
+    const struct part *p = w->part;
+    while (p + 1 < w->part + w->parts && task >= p[1].first_down) p++;
+    *first = (task - p->first_down) * p->row_panels;
+    uint32_t left = w->d->hidden / 8 - *first;
+    *count = left < p->row_panels ? left : p->row_panels;
+    return p;
 }
 
 static void run_down(const struct duck_work *w, uint32_t task)
 {
-    const struct part *p = w->part;
-    while (p + 1 < w->part + w->parts && task >= p[1].first_down) p++;
-    uint32_t first = (task - p->first_down) * p->row_panels, panels = w->d->hidden / 8;
-    w->d->k->down->rows(&p->down, first, panels - first < p->row_panels ? panels - first : p->row_panels);
+    uint32_t first, count;
+    const struct part *p = find_down(w, task, &first, &count);
+    w->d->k->down->rows(&p->down, first, count);
+}
+
+static int down_piece(const struct duck_work *w, uint32_t task, size_t *work)
+{
+    uint32_t first, count;
+    const struct part *p = find_down(w, task, &first, &count);
+    struct fp9_down_walk *walk = &w->piece->walk;
+    if (!w->piece->begun)
+        *walk = (struct fp9_down_walk){.first = first, .count = count, .cells = walk->cells};
+    return w->d->k->down->some_rows(&p->down, walk, work);
+}
+
+static void run_prepare(const struct duck_work *w, uint32_t task)
+{
+    uint32_t first = task * w->prepare_rows, end = first + w->prepare_rows;
+    prepare_rows(w, first, end < w->tokens ? end : w->tokens);
+}
+
+/* The work with other kernels: a few hundred bytes to copy, where a task moves tens of thousands. */
+struct with_kernels {
+    struct duck_core core;
+    struct duck_work work;
+};
+
+static const struct duck_work *with_kernels(struct with_kernels *to, const struct duck_work *w,
+                                            const struct fp9_kernels *k)
+{
+    to->core = *w->d;
+    to->core.k = k;
+    to->work = *w;
+    to->work.d = &to->core;
+    return &to->work;
 }
 
 void duck_work_run_with(const struct duck_work *work, const struct fp9_kernels *k, enum duck_phase phase,
                         uint32_t task)
 {
-    struct duck_core core = *work->d;
-    struct duck_work with = *work, *w = &with; // a few hundred bytes, where a task moves tens of thousands
-    core.k = k;
-    with.d = &core;
+    struct with_kernels with;
+    const struct duck_work *w = with_kernels(&with, work, k);
     if (phase == DUCK_HIDDEN) {
         run_hidden(w, task);
     } else if (phase == DUCK_DOWN_ROWS) {
         run_down(w, task);
     } else {
-        uint32_t first = task * w->prepare_rows, end = first + w->prepare_rows;
-        prepare_rows(w, first, end < w->tokens ? end : w->tokens);
+        run_prepare(w, task);
     }
+}
+
+int duck_work_run_piece(const struct duck_work *whole, const struct fp9_kernels *k, enum duck_phase phase,
+                        uint32_t task, size_t *work)
+{
+    struct with_kernels with;
+    const struct duck_work *w = with_kernels(&with, whole, k);
+    int over = 1;
+    if (phase == DUCK_HIDDEN) {
+        over = hidden_piece(w, task, work);
+    } else if (phase == DUCK_DOWN_ROWS) {
+        over = down_piece(w, task, work);
+    } else {
+        run_prepare(w, task);
+        use(work, *work); // PREPARE_FLOATS take as long
+    }
+    w->piece->begun = !over;
+    return over;
 }
 
 void duck_work_run(struct duck_work *w, enum duck_phase phase, uint32_t task)

@@ -163,7 +163,8 @@ static int parse_step(struct duck *d, struct step_slot *s)
     uint32_t subtrees = duck_core_subtrees(d->store.core, w.bank, NULL, 0);
     s->plan = wire_result_plan(shape->hidden, w.tokens, subtrees, s->result, o->payload);
     if (subtrees && s->plan.fragments == 0) return 0;
-    wire_unpack((enum wire_dtype)w.activation, s->data + l.scales, w.tokens, shape->hidden, s->x);
+    s->activation = (enum wire_dtype)w.activation;
+    s->packed = s->data + l.scales;
     memset(s->again, 0, s->plan.fragments / 8 + 1);
     return 1;
 }
@@ -320,9 +321,27 @@ static void computed(struct duck *d, struct step_slot *s)
     d->stats.compute_us += (s->computed_at - s->begun_at) / 1000;
 }
 
-static int begin_step(struct duck *d, struct step_slot *s)
+static void unpack(void *arg, uint32_t token)
+{
+    struct duck *d = arg;
+    struct step_slot *s = d->judge.running;
+    uint32_t hidden = d->store.shape.hidden;
+    wire_unpack_token(s->activation, s->packed, s->step.tokens, hidden, token, s->x + (size_t)token * hidden);
+}
+
+/* Unpacking is a job, so that many tokens do not keep core 0 from its NIC. */
+static void start_step(struct duck *d, struct step_slot *s)
 {
     s->begun_at = d->p->now(d->p->self);
+    s->state = STEP_RUNNING;
+    d->judge.running = s;
+    duck__start_job(d, &(struct team_job){.fn = unpack, .arg = d}, s->step.tokens);
+    d->p->wake(d->p->self, &d->team->mail);
+}
+
+/* Returns 0 if the step cannot be computed. */
+static int begin_work(struct duck *d, struct step_slot *s)
+{
     s->work = duck_work_begin(d->store.core, s->scratch, d->judge.scratch_bytes, &s->step);
     if (!s->work) { // sizes and ids were checked: cannot happen, but a step must not be lost in silence
         s->status = WIRE_STEP_BAD;
@@ -334,8 +353,6 @@ static int begin_step(struct duck *d, struct step_slot *s)
     }
     for (uint32_t i = 0; i < d->judge.max_row_tasks; i++)
         atomic_store_explicit(&s->row_task_done[i], 0, memory_order_relaxed);
-    s->state = STEP_RUNNING;
-    d->judge.running = s;
     d->judge.phase = DUCK_PREPARE;
     start_phase(d);
     return 1;
@@ -353,6 +370,10 @@ int duck__judge_advance(struct duck *d)
         duck__kat_advance(d);
         return 1;
     }
+    if (j->running && !j->running->work) { // unpacked
+        if (!begin_work(d, j->running)) j->running = NULL;
+        return 1;
+    }
     if (j->running && j->phase < DUCK_DOWN_ROWS) {
         j->phase++;
         start_phase(d);
@@ -362,6 +383,7 @@ int duck__judge_advance(struct duck *d)
     int did = j->running != NULL;
     j->running = NULL;
     struct step_slot *s = next_queued(j);
-    if (s) return begin_step(d, s) || did;
-    return duck__pack_next(d) || did;
+    if (!s) return duck__pack_next(d) || did;
+    start_step(d, s);
+    return 1;
 }

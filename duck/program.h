@@ -10,9 +10,12 @@
  * tasks, of this job and of later ones, and returns once team->recall is set. A job that has job.fn set is
  * the duck's own: a task of such a job that it took is returned, unfinished. `beat` is odd while the program
  * has a task in hand: it is when entered, and the program adds 1 whenever it has finished a task or taken
- * one. A task that it holds for PROGRAM_TASK_NS is held to be stuck. It needs 192 KiB of stack, calls nothing
- * outside of itself, has no constructors and no relocations other than R_X86_64_RELATIVE. A bare-metal duck
- * runs it in ring 3 and gives it a return address that leads to a system call.
+ * one. A task that it holds for PROGRAM_TASK_NS is held to be stuck. With PROGRAM_PIECES it does about
+ * DUCK_PIECE_WORK, several small tasks or a piece of a large one, and returns the task that it is in the
+ * middle of; only core 0 asks for pieces, and goes on with that task before it takes another. It needs 192
+ * KiB of stack, calls nothing outside of itself, has no constructors and no relocations other than
+ * R_X86_64_RELATIVE. A bare-metal duck runs it in ring 3 and gives it a return address that leads to a system
+ * call.
  *
  * ABI  The program is built from the same struct duck_work, and for the same packed layout (fp9/fp9.h), as
  * the duck that began the step. A note section tells: the ELF note "duckd", type PROGRAM_NOTE, whose 4-byte
@@ -29,6 +32,7 @@
 #define PROGRAM_NOTE 0x4b435544u
 
 #define PROGRAM_STAY UINT32_MAX                // `most`: wait for further tasks
+#define PROGRAM_PIECES 0u                      // `most`: little at a time
 #define PROGRAM_TASK_NS ((uint64_t)1000000000) // a task takes some microseconds
 
 typedef uint32_t program_entry_fn(struct team *team, uint32_t task, uint32_t most, _Atomic uint32_t *beat);

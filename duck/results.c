@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { RESULTS_AT_ONCE = 4 }; // fragments between two tasks: some 5 us
+
 /* The values of one fragment at `out`; returns bytes. */
 static uint32_t fill(const struct step_slot *s, uint32_t fragment, uint8_t *out)
 {
@@ -20,6 +22,7 @@ static uint32_t fill(const struct step_slot *s, uint32_t fragment, uint8_t *out)
 static int is_final(const struct step_slot *s, uint32_t fragment)
 {
     if (s->state == STEP_COMPUTED) return 1;
+    if (!s->work) return 0; // still being unpacked
     struct wire_result_part p = wire_result_part(&s->plan, fragment);
     uint32_t end, task = duck_work_row_tasks(s->work, p.subtree, p.first_row, p.rows, &end);
     for (; task < end; task++)
@@ -62,11 +65,12 @@ static int send_done(struct duck *d, const struct step_slot *s)
 }
 
 /* What was asked for once more and is there. */
-static int send_again(struct duck *d, struct step_slot *s)
+static int send_again(struct duck *d, struct step_slot *s, uint32_t *most)
 {
     for (uint32_t f = 0; f < s->sent && s->again_left; f++) {
         if (!wire_bit(s->again, f)) continue;
-        if (!send_fragment(d, s, f)) return 0;
+        if (*most == 0 || !send_fragment(d, s, f)) return 0;
+        --*most;
         s->again[f / 8] = (uint8_t)(s->again[f / 8] & ~(1u << f % 8));
         s->again_left--;
         d->stats.resend_served++;
@@ -74,14 +78,15 @@ static int send_again(struct duck *d, struct step_slot *s)
     return 1;
 }
 
-/* 0: no room for more. */
-static int send_slot(struct duck *d, struct step_slot *s)
+/* 0: no room for more, or *most fragments have been sent. */
+static int send_slot(struct duck *d, struct step_slot *s, uint32_t *most)
 {
     if (s->state != STEP_RUNNING && s->state != STEP_COMPUTED) return 1;
-    if (s->again_left && !send_again(d, s)) return 0;
+    if (s->again_left && !send_again(d, s, most)) return 0;
     while (s->sent < s->plan.fragments && is_final(s, s->sent)) {
-        if (!send_fragment(d, s, s->sent)) return 0;
+        if (*most == 0 || !send_fragment(d, s, s->sent)) return 0;
         s->sent++;
+        --*most;
     }
     if (s->state == STEP_COMPUTED && s->sent == s->plan.fragments && !s->done_sent) {
         if (!send_done(d, s)) return 0;
@@ -93,8 +98,9 @@ static int send_slot(struct duck *d, struct step_slot *s)
 void duck__results_send(struct duck *d)
 {
     struct judge *j = &d->judge;
+    uint32_t most = RESULTS_AT_ONCE;
     for (uint32_t i = 1; i <= j->slots; i++) // oldest first
-        if (!send_slot(d, &j->slot[(j->highest + i) % j->slots])) return;
+        if (!send_slot(d, &j->slot[(j->highest + i) % j->slots], &most)) return;
 }
 
 int duck__results_pending(const struct duck *d)

@@ -362,10 +362,10 @@ enum wire_verdict wire_check_tag(const uint8_t *datagram, const struct siphash_k
 
 struct siphash_key wire_session_key(const struct siphash_key *flock, const uint8_t nonce[WIRE_NONCE]);
 
-/* 64-bit hash of an object's bytes: SipHash over the SipHashes of its pieces of 32 KiB, so that it can be
+/* 64-bit hash of an object's bytes: SipHash over the SipHashes of its pieces of 16 KiB, so that it can be
  * computed in bounded pieces and by several cores. Detects accidents; forgery is the tags' business. Never 0.
  */
-enum { WIRE_HASH_PIECE = 32768 };
+enum { WIRE_HASH_PIECE = 16384 };
 uint64_t wire_piece_hash(const uint8_t *piece, size_t bytes);
 uint64_t wire_hash_of_pieces(const uint64_t *piece_hash, size_t pieces);
 uint64_t wire_object_hash(const uint8_t *bytes, size_t count);

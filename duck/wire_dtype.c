@@ -127,18 +127,16 @@ static void pack_fp8(const float *x, size_t tokens, size_t n, uint8_t *packed)
         }
 }
 
-static void unpack_fp8(const uint8_t *packed, size_t tokens, size_t n, float *x)
+static void unpack_fp8(const uint8_t *scales, const uint8_t *code, size_t n, float *x)
 {
     float value[256]; // made anew in the time of two hundred values: a step has thousands
     for (unsigned i = 0; i < 256; i++) value[i] = fp9_e4m3_to_float((uint8_t)i);
-    const uint8_t *code = packed + wire_scale_bytes(WIRE_FP8, tokens, n);
-    for (size_t t = 0; t < tokens; t++)
-        for (size_t i = 0; i < n; i += WIRE_FP8_RUN) {
-            float scale;
-            memcpy(&scale, packed, sizeof scale);
-            packed += sizeof scale;
-            for (size_t k = run_length(n, i); k; k--) *x++ = value[*code++] * scale;
-        }
+    for (size_t i = 0; i < n; i += WIRE_FP8_RUN) {
+        float scale;
+        memcpy(&scale, scales, sizeof scale);
+        scales += sizeof scale;
+        for (size_t k = run_length(n, i); k; k--) *x++ = value[*code++] * scale;
+    }
 }
 
 void wire_pack(enum wire_dtype dtype, const float *x, size_t tokens, size_t n, uint8_t *packed)
@@ -155,17 +153,25 @@ void wire_pack(enum wire_dtype dtype, const float *x, size_t tokens, size_t n, u
     }
 }
 
-void wire_unpack(enum wire_dtype dtype, const uint8_t *packed, size_t tokens, size_t n, float *x)
+void wire_unpack_token(enum wire_dtype dtype, const uint8_t *packed, size_t tokens, size_t n, size_t token,
+                       float *x)
 {
     if (dtype == WIRE_F32) {
-        memcpy(x, packed, tokens * n * sizeof *x);
+        memcpy(x, packed + token * n * sizeof *x, n * sizeof *x);
     } else if (dtype == WIRE_BF16) {
-        for (size_t i = 0; i < tokens * n; i++) {
+        packed += 2 * token * n;
+        for (size_t i = 0; i < n; i++) {
             uint16_t bits;
             memcpy(&bits, packed + 2 * i, sizeof bits);
             x[i] = wire_bf16_to_float(bits);
         }
     } else {
-        unpack_fp8(packed, tokens, n, x);
+        size_t scales = wire_scale_bytes(WIRE_FP8, tokens, n), mine = wire_scale_bytes(WIRE_FP8, 1, n);
+        unpack_fp8(packed + token * mine, packed + scales + token * n, n, x);
     }
+}
+
+void wire_unpack(enum wire_dtype dtype, const uint8_t *packed, size_t tokens, size_t n, float *x)
+{
+    for (size_t t = 0; t < tokens; t++) wire_unpack_token(dtype, packed, tokens, n, t, x + t * n);
 }

@@ -34,5 +34,8 @@ size_t wire_scale_bytes(enum wire_dtype dtype, size_t tokens, size_t n);
  * Unpacking gives what wire_round() gives. No alignment is asked of `packed`. */
 void wire_pack(enum wire_dtype dtype, const float *x, size_t tokens, size_t n, uint8_t *packed);
 void wire_unpack(enum wire_dtype dtype, const uint8_t *packed, size_t tokens, size_t n, float *x);
+/* One of them into x[n]: bounded work for a core that must look at its NIC again soon. */
+void wire_unpack_token(enum wire_dtype dtype, const uint8_t *packed, size_t tokens, size_t n, size_t token,
+                       float *x);
 
 #endif

@@ -93,7 +93,12 @@ struct fp9_matrix {
     const float *scales;   // packed (x 2^16): one row per 128 outputs, one scale per 128 inputs;
     size_t scale_stride;   //   panel p uses row (first_output + 8p) / 128 - first_output / 128
     size_t inputs, panel_count, first_output;
+    /* 1: y holds the dots of the inputs before these, and this goes on with them, at a multiple of FP9_BLOCK:
+     * panels, scales and activations begin FP9_BLOCK_BYTES, 1 and FP9_BLOCK later for each block. The bits
+     * are those of one call. */
+    int continues;
 };
+#define FP9_BLOCK_BYTES 1152u // of a panel: FP9_BLOCK inputs
 
 /* ---- kernels ---- */
 

@@ -97,7 +97,7 @@ FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const f
     for (unsigned i = 0; i < n; i++) {
         at[i] = s[i].panel;
         FP9__UNROLL
-        for (unsigned t = 0; t < tokens; t++) sum[i][t] = _mm256_setzero_ps();
+        for (unsigned t = 0; t < tokens; t++) sum[i][t] = _mm256_loadu_ps(s[i].y + t * y_stride);
     }
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t end = first + fp9__group_tiles(tiles, first);
@@ -233,8 +233,6 @@ static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, 
     size_t parts = (rows->count + TOKENS - 1) / TOKENS; // of nearly equal size, 3 tokens at least: 7 is 4 + 3
     static micro_fn *const size[2][4] = {{micro_1_3, micro_1_4, micro_1_5, micro_1_6},
                                          {micro_2_3, micro_2_4, micro_2_5, micro_2_6}};
-    for (unsigned p = 0; p < panels; p++)
-        for (size_t t = 0; t < rows->count; t++) _mm256_storeu_ps(s[p].y + t * y_stride, _mm256_setzero_ps());
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
         float scale[2] = {0, 0};
@@ -253,9 +251,12 @@ static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, 
     }
 }
 
-static void run_streams(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *x,
-                        size_t y_stride)
+static void run_streams(const struct stream *s, size_t n, const struct fp9_matrix *m,
+                        const struct fp9_rows *x, size_t y_stride)
 {
+    size_t inputs = m->inputs;
+    for (size_t i = 0; i < n && !m->continues; i++)
+        for (size_t t = 0; t < x->count; t++) _mm256_storeu_ps(s[i].y + t * y_stride, _mm256_setzero_ps());
     if (x->count <= FP9__FEW) {
         few_tokens(s, n, inputs, x, y_stride);
         return;
@@ -271,7 +272,7 @@ static void dot(const struct fp9_matrix *m, size_t first, size_t count, const st
         struct stream s[STREAMS];
         size_t n = count - p < STREAMS ? count - p : STREAMS;
         for (size_t i = 0; i < n; i++) s[i] = stream_of(m, first + p + i, STREAMS, y + 8 * (p + i));
-        run_streams(s, n, m->inputs, x, y_stride);
+        run_streams(s, n, m, x, y_stride);
     }
 }
 
@@ -286,7 +287,7 @@ static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_
             s[2 * i] = stream_of(m0, first + p + i, STREAMS / 2, y0 + 8 * (p + i));
             s[2 * i + 1] = stream_of(m1, first + p + i, STREAMS / 2, y1 + 8 * (p + i));
         }
-        run_streams(s, 2 * n, m0->inputs, x, y_stride);
+        run_streams(s, 2 * n, m0, x, y_stride);
     }
 }
 

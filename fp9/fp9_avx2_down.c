@@ -17,6 +17,7 @@ enum {
     MOST_PANELS = 64, // row panels of a pass: an expert's are read in one go
     FEW = 2,          // pairs up to which decoding into L1 first costs more than it saves
     PAIRS = 3,    // x FP9_QUAD = 12 accumulators, which with 3 activations and a weight fill the registers
+    DECODE = 3,   // what decoding weights costs beside one pair's products
     AHEAD = 4096, // bytes of prefetch: one stream, so twice the distance of the dots' (fp9_avx2.c)
     QUAD_STRIP = FP9_QUAD * FP9__STRIP_BYTES,
 };
@@ -254,14 +255,15 @@ static const uint8_t *quad_of(const struct nest *n, const struct fp9_down_expert
     return e->panels + (n->panel + p) / FP9_QUAD * n->quad_bytes;
 }
 
-/* Adds expert e's part to the sums of slices [first, first + count). `next`: the quads read after it. */
-static void expert_slices(const struct nest *n, const struct fp9_down_expert *e, size_t first, size_t count,
-                          const uint8_t *next)
+/* Adds expert e's part to the sums of slices [first, first + count). `next`: the quads read after it. Returns
+ * its pairs. */
+static size_t expert_slices(const struct nest *n, const struct fp9_down_expert *e, size_t first, size_t count,
+                            const uint8_t *next)
 {
     struct share h = {.nest = n, .column = e->column, .first = first, .count = count};
     h.from = n->tokens == n->d->tokens ? e->pair : first_pair(n->d, e, n->token);
     h.to = n->tokens == n->d->tokens ? (size_t)e->pair + e->pairs : first_pair(n->d, e, n->token + n->tokens);
-    if (h.from == h.to) return;
+    if (h.from == h.to) return 0;
     size_t pairs = h.to - h.from, end = n->panels / FP9_QUAD, distance = AHEAD / n->quad_bytes + 1;
     void (*share)(const struct share *) = pairs == 1 ? share_1 : pairs == 2 ? share_2 : share_many;
     for (size_t i = 0; i < end; i++) {
@@ -273,6 +275,7 @@ static void expert_slices(const struct nest *n, const struct fp9_down_expert *e,
         h.scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
         share(&h);
     }
+    return pairs;
 }
 
 /* Loops over cells: counts and pointers in registers, which the compiler cannot assume of a struct's. */
@@ -314,27 +317,39 @@ static unsigned add_nodes(const struct nest *n, size_t index, unsigned top, __m2
     return level;
 }
 
-static void pass(const struct nest *n, size_t chunk)
+/* Experts from where the walk stands. 0: *work is used up before the last. */
+static int experts(const struct nest *n, size_t count, struct fp9_down_walk *w, size_t *work)
 {
     const struct fp9_down *d = n->d;
-    size_t subtree = 0, begin = 0; // the subtree that slice s belongs to, its first slice
-    unsigned top = fp9_subtree_level(d->first_slice, d->slices);
-    for (size_t first = 0; first < d->slices; first += chunk) {
-        size_t count = d->slices - first < chunk ? d->slices - first : chunk;
-        zero(n->sums, count * n->width);
-        for (size_t e = 0; e < d->experts; e++) {
-            bool more = e + 1 < d->experts;
-            expert_slices(n, &d->expert[e], first, count,
-                          quad_of(n, &d->expert[more ? e + 1 : 0], more ? 0 : n->panels));
-        }
+    for (; w->expert < d->experts; w->expert++) {
+        if (*work == 0) return 0;
+        bool more = w->expert + 1 < d->experts;
+        const uint8_t *next = quad_of(n, &d->expert[more ? w->expert + 1 : 0], more ? 0 : n->panels);
+        size_t pairs = expert_slices(n, &d->expert[w->expert], w->slice, count, next);
+        size_t cost = pairs ? (pairs + DECODE) * n->panels * count * FP9_LANES * FP9_LANES : 1;
+        *work = *work > cost ? *work - cost : 0;
+    }
+    return 1;
+}
+
+/* Goes on until *work is used up. 1: the pass is over. */
+static int pass(const struct nest *n, size_t chunk, struct fp9_down_walk *w, size_t *work)
+{
+    const struct fp9_down *d = n->d;
+    unsigned top = fp9_subtree_level(d->first_slice + w->begin, d->slices - w->begin);
+    for (; w->slice < d->slices; w->slice += chunk, w->expert = 0) {
+        size_t first = w->slice, count = d->slices - first < chunk ? d->slices - first : chunk;
+        if (w->expert == 0) zero(n->sums, count * n->width);
+        if (!experts(n, count, w, work)) return 0;
         for (size_t s = first; s < first + count; s++) {
             __m256 *sum = n->sums + (s - first) * n->width;
-            if (add_nodes(n, s - begin, top, sum) < top) continue;
-            store_subtree(n, subtree++, sum);
-            begin = s + 1;
-            top = fp9_subtree_level(d->first_slice + begin, d->slices - begin);
+            if (add_nodes(n, s - w->begin, top, sum) < top) continue;
+            store_subtree(n, w->subtree++, sum);
+            w->begin = s + 1;
+            top = fp9_subtree_level(d->first_slice + w->begin, d->slices - w->begin);
         }
     }
+    return 1;
 }
 
 /* As many row panels as let the sums of all slices stay in L1, in whole quads. */
@@ -344,30 +359,40 @@ static size_t panels_of_pass(const struct fp9_down *d)
     return panels < FP9_QUAD ? FP9_QUAD : panels > MOST_PANELS ? MOST_PANELS : panels;
 }
 
-static void rows(const struct fp9_down *d, size_t first, size_t count)
+static int some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *work)
 {
-    __m256 cells[CELLS];
     size_t levels = 0, panels = panels_of_pass(d);
     while (d->slices >> levels > 1) levels++; // as many as the largest subtree has waiting nodes
     size_t most = CELLS / (panels * (levels + 1));
     size_t parts = (d->tokens + most - 1) / most;
-    struct nest n = {
-        .d = d, .quad_bytes = fp9_quad_bytes(8 * d->slices), .strips = d->slices / FP9__STRIP_TILES};
-    for (size_t p = 0; p < count; p += panels) {
-        n.panel = first + p;
-        n.stored = count - p < panels ? count - p : panels;
+    struct nest n = {.d = d,
+                     .quad_bytes = fp9_quad_bytes(8 * d->slices),
+                     .strips = d->slices / FP9__STRIP_TILES,
+                     .waiting = w->cells};
+    for (; w->panel < w->count; w->panel += panels, w->part = 0) {
+        n.panel = w->first + w->panel;
+        n.stored = w->count - w->panel < panels ? w->count - w->panel : panels;
         n.panels = (n.stored + FP9_QUAD - 1) / FP9_QUAD * FP9_QUAD;
-        for (size_t part = 0; part < parts; part++) {
-            n.token = d->tokens * part / parts;
-            n.tokens = d->tokens * (part + 1) / parts - n.token;
+        for (; w->part < parts; w->part++) {
+            n.token = d->tokens * w->part / parts;
+            n.tokens = d->tokens * (w->part + 1) / parts - n.token;
             n.width = n.panels * n.tokens;
-            n.waiting = cells;
-            n.sums = cells + levels * n.width;
+            n.sums = n.waiting + levels * n.width;
             size_t chunk = HOT_CELLS / n.width, room = CELLS / n.width - levels;
             chunk = chunk < 1 ? 1 : chunk > room ? room : chunk;
-            pass(&n, chunk < d->slices ? chunk : d->slices);
+            if (!pass(&n, chunk < d->slices ? chunk : d->slices, w, work)) return 0;
+            w->slice = w->expert = w->subtree = w->begin = 0;
         }
     }
+    return 1;
 }
 
-const struct fp9_down_ops fp9__avx2_down = {rows};
+static void rows(const struct fp9_down *d, size_t first, size_t count)
+{
+    __m256 cells[CELLS];
+    size_t work = SIZE_MAX;
+    struct fp9_down_walk w = {.first = first, .count = count, .cells = cells};
+    some_rows(d, &w, &work);
+}
+
+const struct fp9_down_ops fp9__avx2_down = {rows, some_rows};

@@ -35,6 +35,12 @@ FP9__INLINE __m512 scale_of(const struct couple *c, size_t block)
                               _mm256_broadcast_ss(c->scales[1] + block), 1);
 }
 
+FP9__INLINE __m512 load_sum(const struct couple *c, size_t at)
+{
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(c->y[0] + at)),
+                              _mm256_loadu_ps(c->y[1] + at), 1);
+}
+
 FP9__INLINE void store_couple(const struct couple *c, size_t at, __m512 sum)
 {
     _mm256_storeu_ps(c->y[0] + at, _mm512_castps512_ps256(sum));
@@ -100,9 +106,7 @@ FP9__INLINE void micro(const float *w, unsigned n, const float *const x[], unsig
         FP9__UNROLL
         for (unsigned t = 0; t < tokens; t++) {
             size_t at = y_at + t * y_stride;
-            __m512 sum = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(c[p].y[0] + at)),
-                                            _mm256_loadu_ps(c[p].y[1] + at), 1);
-            store_couple(&c[p], at, _mm512_fmadd_ps(scale, acc[p][t], sum));
+            store_couple(&c[p], at, _mm512_fmadd_ps(scale, acc[p][t], load_sum(&c[p], at)));
         }
     }
 }
@@ -137,8 +141,6 @@ static void many_tokens(const struct couple *c, size_t n, size_t inputs, const s
     static micro_fn *const size[COUPLES][TOKENS - FP9__FEW] = {
         {micro_1_5, micro_1_6, micro_1_7, micro_1_8, micro_1_9, micro_1_10, micro_1_11, micro_1_12},
         {micro_2_5, micro_2_6, micro_2_7, micro_2_8, micro_2_9, micro_2_10, micro_2_11, micro_2_12}};
-    for (size_t i = 0; i < n; i++)
-        for (size_t t = 0; t < rows->count; t++) store_couple(&c[i], t * y_stride, _mm512_setzero_ps());
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
         for (size_t i = 0; i < n; i++)
@@ -151,6 +153,13 @@ static void many_tokens(const struct couple *c, size_t n, size_t inputs, const s
                                                y_stride);
         }
     }
+}
+
+/* The dots begin at zero, unless they go on. */
+static void begin(const struct couple *c, size_t n, const struct fp9_matrix *m, size_t tokens, size_t y_stride)
+{
+    for (size_t i = 0; i < n && !m->continues; i++)
+        for (size_t t = 0; t < tokens; t++) store_couple(&c[i], t * y_stride, _mm512_setzero_ps());
 }
 
 static void set_half(struct couple *c, unsigned half, const struct fp9_matrix *m, size_t p, float *y)
@@ -175,6 +184,7 @@ static void dot(const struct fp9_matrix *m, size_t first, size_t count, const st
             set_half(&c[i / 2], i % 2, m, first + p + i, y + 8 * (p + i));
             if (i % 2 == 0) set_half(&c[i / 2], 1, m, first + p + i, y + 8 * (p + i));
         }
+        begin(c, (left + 1) / 2, m, x->count, y_stride);
         many_tokens(c, (left + 1) / 2, m->inputs, x, y_stride);
     }
 }
@@ -193,6 +203,7 @@ static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_
             set_half(&c[i], 0, m0, first + p + i, y0 + 8 * (p + i));
             set_half(&c[i], 1, m1, first + p + i, y1 + 8 * (p + i));
         }
+        begin(c, n, m0, x->count, y_stride);
         many_tokens(c, n, m0->inputs, x, y_stride);
     }
 }

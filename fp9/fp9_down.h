@@ -29,9 +29,20 @@ struct fp9_down {
     size_t out_subtree, out_token;
 };
 
+/* How far a product has come that is made in pieces. The caller sets the first line and clears the rest. */
+struct fp9_down_walk {
+    size_t first, count; // row panels
+    void *cells;         // FP9_DOWN_CELLS bytes, 32-byte aligned: sums on their way
+    size_t panel, part, slice, expert, subtree, begin;
+};
+#define FP9_DOWN_CELLS ((size_t)128 << 10)
+
 struct fp9_down_ops {
     /* Row panels [first, first + count) of the output, all tokens; first a multiple of FP9_QUAD. */
     void (*rows)(const struct fp9_down *d, size_t first, size_t count);
+    /* The same in pieces of about *work multiply-adds, decoding a weight counted as three; takes off what was
+     * done. 1: it is done. */
+    int (*some_rows)(const struct fp9_down *d, struct fp9_down_walk *at, size_t *work);
 };
 
 /* Level of the largest complete subtree that begins at slice `first` and stays within `slices` slices. */

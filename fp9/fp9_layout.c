@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+_Static_assert(FP9_BLOCK_BYTES == FP9__GROUP_BYTES, "a block is a group of tiles");
+
 enum { WORDS = 8, PER_WORD = 4, LANE_INPUTS = WORDS * PER_WORD };
 
 /* Where the four weights of a word stand (sign and body in the shape of MASK, shifted or rotated), in its

@@ -47,11 +47,10 @@ static void prepare(const float *x, size_t n, float *xs)
     for (size_t i = n; i % FP9_TILE_INPUTS != 0; i++) xs[i] = 0.0f;
 }
 
-static float dot_one(const struct fp9_matrix *m, size_t p, unsigned lane, const float *xs)
+static float dot_one(const struct fp9_matrix *m, size_t p, unsigned lane, const float *xs, float sum)
 {
     const uint8_t *panel = m->panels + p * m->panel_stride;
     size_t row = (m->first_output + 8 * p) / FP9_BLOCK - m->first_output / FP9_BLOCK;
-    float sum = 0.0f;
     for (size_t block = 0; block * FP9_BLOCK < m->inputs; block++) {
         size_t end = (block + 1) * FP9_BLOCK < m->inputs ? (block + 1) * FP9_BLOCK : m->inputs;
         float blk = 0.0f;
@@ -68,8 +67,10 @@ static void dot(const struct fp9_matrix *m, size_t first, size_t count, const st
     for (size_t t = 0; t < x->count; t++) {
         const float *xs = x->xs + (x->row ? x->row[t] : t) * x->stride;
         for (size_t p = 0; p < count; p++)
-            for (unsigned lane = 0; lane < FP9_LANES; lane++)
-                y[t * y_stride + 8 * p + lane] = dot_one(m, first + p, lane, xs);
+            for (unsigned lane = 0; lane < FP9_LANES; lane++) {
+                float *out = &y[t * y_stride + 8 * p + lane];
+                *out = dot_one(m, first + p, lane, xs, m->continues ? *out : 0.0f);
+            }
     }
 }
 
@@ -132,7 +133,15 @@ static void down_rows(const struct fp9_down *d, size_t first, size_t count)
     }
 }
 
-static const struct fp9_down_ops down = {down_rows};
+/* All at once: nobody waits for the scalar kernels. */
+static int down_some(const struct fp9_down *d, struct fp9_down_walk *w, size_t *work)
+{
+    *work = 0;
+    down_rows(d, w->first, w->count);
+    return 1;
+}
+
+static const struct fp9_down_ops down = {down_rows, down_some};
 
 const struct fp9_kernels fp9_scalar = {
     .name = "scalar", .prepare = prepare, .dot = dot, .dot2 = dot2, .expert = expert, .down = &down};

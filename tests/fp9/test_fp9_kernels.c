@@ -50,8 +50,8 @@ static struct problem make(size_t panels, size_t inputs, size_t first_output, si
         fp9_scalar.prepare(x, inputs, p.xs + t * p.stride);
         free(x);
     }
-    p.m = (struct fp9_matrix){p.panels,    fp9_panel_bytes(inputs), p.scales, blocks, inputs, panels,
-                              first_output};
+    p.m = (struct fp9_matrix){
+        p.panels, fp9_panel_bytes(inputs), p.scales, blocks, inputs, panels, first_output, 0};
     return p;
 }
 
@@ -82,6 +82,21 @@ static void check_double(const struct problem *p, const float *y)
     if (sqrt(error) > 2e-6 * sqrt(norm)) fail_msg("relative L2 error %g", sqrt(error / norm));
 }
 
+/* dot2 a block of inputs at a time. */
+static void dot_in_pieces(const struct fp9_kernels *k, const struct problem *p, float *y0, float *y1)
+{
+    for (size_t block = 0; block * FP9_BLOCK < p->m.inputs; block++) {
+        struct fp9_matrix m = p->m;
+        struct fp9_rows x = {p->xs + block * FP9_BLOCK, p->stride, NULL, p->tokens};
+        m.panels += block * FP9_BLOCK_BYTES;
+        m.scales += block;
+        m.inputs -= block * FP9_BLOCK;
+        if (m.inputs > FP9_BLOCK) m.inputs = FP9_BLOCK;
+        m.continues = block > 0;
+        k->dot2(&m, &m, 0, m.panel_count, &x, y0, y1, 8 * m.panel_count);
+    }
+}
+
 static void dot_same_bits_of(const struct fp9_kernels *k)
 {
     uint64_t seed = 11;
@@ -106,6 +121,9 @@ static void dot_same_bits_of(const struct fp9_kernels *k)
             memset(b, 0, n * sizeof *b);
             memset(c, 0, n * sizeof *c);
             k->dot2(&p.m, &p.m, 0, panels, &x, b, c, 8 * panels);
+            assert_memory_equal(a, b, n * sizeof *a);
+            assert_memory_equal(a, c, n * sizeof *a);
+            dot_in_pieces(k, &p, b, c);
             assert_memory_equal(a, b, n * sizeof *a);
             assert_memory_equal(a, c, n * sizeof *a);
             free(a);
@@ -228,6 +246,13 @@ static void down_same_bits(void **state)
         for (size_t j = 0; j < n; j++)
             if (memcmp(&a[j], &b[j], sizeof a[j]) != 0)
                 fail_msg("shape %zu, element %zu: %a and %a", i, j, (double)a[j], (double)b[j]);
+        memset(b, 0, n * sizeof *b);
+        struct fp9_down_walk walk = {.count = p.rows / 8, .cells = aligned_bytes(FP9_DOWN_CELLS)};
+        size_t pieces = 1, work = 1000;
+        for (; !fp9_avx2.down->some_rows(&d, &walk, &work); work = 1000) pieces++;
+        assert_true(pieces > 1 || d.experts < 2);
+        assert_memory_equal(a, b, n * sizeof *a);
+        free(walk.cells);
         free(a);
         free(b);
         release_down(&p);
@@ -259,7 +284,7 @@ static void nothing_is_subnormal(void **state)
             g[i] = random_below(&seed, 2) ? extreme[random_below(&seed, 12)] : 100.0f * random_unit(&seed);
             u[i] = extreme[random_below(&seed, 12)];
         }
-        struct fp9_matrix m = {panel, 0, scales, 2, INPUTS, 1, 0};
+        struct fp9_matrix m = {panel, 0, scales, 2, INPUTS, 1, 0, 0};
         for (size_t k = 0; k < 3; k++) {
             _mm_setcsr(_mm_getcsr() & ~(unsigned)_MM_EXCEPT_MASK);
             kernels[k]->prepare(x, 2 * INPUTS, xs);

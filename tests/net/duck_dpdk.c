@@ -3,12 +3,17 @@
  * The same duck as duck-linux with another NIC under it, polling always, so that a test can count what a step
  * costs in system calls when there is no kernel between host and duck.
  *
- * usage: duck-dpdk DEVICE ADDRESS KEY MEGABYTES      e.g. net_memif0,role=client,socket=/tmp/s 10.21.0.101
- * <32 digits> 64 */
+ * With "looks" as a fifth argument it says at the end how long the duck did not look at its NIC, in CPU time
+ * of its thread (others' use of the CPU does not count; the clock is a system call), while frames or tasks
+ * kept it busy.
+ *
+ * usage: duck-dpdk DEVICE ADDRESS KEY MEGABYTES [looks]      e.g.
+ * net_memif0,role=client,socket=/tmp/s 10.21.0.101 <32 digits> 64 */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <rte_eal.h>
@@ -29,9 +34,46 @@ static struct {
     struct nic_stats stats;
 } the;
 
+/* ---- how often it looks ---- */
+
+enum { LOOK_US = 64 };
+static struct {
+    bool wanted;
+    uint64_t last_ns, gap[LOOK_US + 1]; // of whole microseconds; the last: all longer ones
+    uint64_t longest_ns;
+} look;
+
+static void note_look(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec, gap = now - look.last_ns;
+    if (look.last_ns) look.gap[gap / 1000 < LOOK_US ? gap / 1000 : LOOK_US]++;
+    if (look.last_ns && gap > look.longest_ns) look.longest_ns = gap;
+    look.last_ns = now;
+}
+
+static void say_looks(void)
+{
+    static const unsigned steps[] = {2, 5, 10, 15, 20, 25, 30, 40, LOOK_US, LOOK_US + 1};
+    uint64_t busy = 0, sum = 0;
+    for (unsigned us = 2; us <= LOOK_US; us++) busy += look.gap[us]; // shorter ones: it had nothing to do
+    for (unsigned i = 0, us = 2; i < sizeof steps / sizeof *steps; i++) {
+        for (; us < steps[i]; us++) sum += look.gap[us];
+        if (steps[i] > 2 && steps[i] <= LOOK_US)
+            fprintf(stderr, "looks within %u us: %.3f %%\n", steps[i],
+                    100.0 * (double)sum / (double)(busy + !busy));
+    }
+    fprintf(stderr, "looks: %llu gaps of 2 us and more, the longest %.1f us\n", (unsigned long long)busy,
+            (double)look.longest_ns * 1e-3);
+}
+
+/* ---- the NIC ---- */
+
 static uint32_t dpdk_recv(void *self, struct frame *out, uint32_t max)
 {
     (void)self;
+    if (look.wanted) note_look();
     while (the.lents) rte_pktmbuf_free(the.lent[--the.lents]);
     the.lents = rte_eth_rx_burst(the.device, 0, the.lent, (uint16_t)(max < BATCH ? max : BATCH));
     for (uint16_t i = 0; i < the.lents; i++)
@@ -104,8 +146,10 @@ int main(int argc, char **argv)
     static struct net net;
     uint8_t key[16];
     struct in_addr address;
-    if (argc != 5 || inet_pton(AF_INET, argv[2], &address) != 1 || strlen(argv[3]) != 2 * sizeof key) {
-        fprintf(stderr, "usage: duck-dpdk DEVICE ADDRESS KEY MEGABYTES\n");
+    look.wanted = argc == 6 && strcmp(argv[5], "looks") == 0;
+    if (argc != 5 + look.wanted || inet_pton(AF_INET, argv[2], &address) != 1 ||
+        strlen(argv[3]) != 2 * sizeof key) {
+        fprintf(stderr, "usage: duck-dpdk DEVICE ADDRESS KEY MEGABYTES [looks]\n");
         return 2;
     }
     for (size_t i = 0; i < sizeof key; i++)
@@ -130,6 +174,7 @@ int main(int argc, char **argv)
     if (!d) return 1;
     linux_say("ready");
     duck_run(d, &platform_linux_stop);
+    if (look.wanted) say_looks();
     rte_eth_dev_stop(the.device);
     rte_eth_dev_close(the.device);
     rte_eal_cleanup();
