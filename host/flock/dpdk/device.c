@@ -13,6 +13,7 @@
 
 #define BUFFERS 4095u // of a port's pool; 2^n - 1 wastes no memory
 #define DESCRIPTORS 1024u
+#define JUMBO_ROOM 9216u // of a frame, in whole: net_af_packet wants room for its framesz
 
 /* The name DPDK knows a device by: the PCI address, or a vdev's name without its arguments. */
 static void device_name(const struct net_port_config *c, char *out, size_t size)
@@ -24,7 +25,11 @@ static void device_name(const struct net_port_config *c, char *out, size_t size)
 static int start(uint16_t device, struct rte_mempool *pool, uint32_t mtu, const char *name, struct error *err)
 {
     struct rte_eth_conf conf = {0};
-    if (mtu > RTE_ETHER_MTU) conf.rxmode.mtu = mtu;
+    struct rte_eth_dev_info info;
+    int known = rte_eth_dev_info_get(device, &info);
+    // net_af_packet names 1518 bytes whatever its framesz is, and takes what framesz allows without being told.
+    bool large = mtu > RTE_ETHER_MTU && known == 0 && info.max_rx_pktlen >= mtu + RTE_ETHER_HDR_LEN;
+    if (large) conf.rxmode.mtu = mtu;
     uint16_t in = DESCRIPTORS, out = DESCRIPTORS;
     int socket = rte_eth_dev_socket_id(device);
     unsigned node = socket < 0 ? 0 : (unsigned)socket;
@@ -32,7 +37,7 @@ static int start(uint16_t device, struct rte_mempool *pool, uint32_t mtu, const 
     if (!rc) rc = rte_eth_dev_adjust_nb_rx_tx_desc(device, &in, &out);
     if (!rc) rc = rte_eth_rx_queue_setup(device, 0, in, node, NULL, pool);
     if (!rc) rc = rte_eth_tx_queue_setup(device, 0, out, node, NULL);
-    if (!rc && mtu > RTE_ETHER_MTU) rc = rte_eth_dev_set_mtu(device, (uint16_t)mtu);
+    if (!rc && large) rc = rte_eth_dev_set_mtu(device, (uint16_t)mtu);
     if (!rc) rc = rte_eth_dev_start(device);
     return rc ? error_set(err, rc, "device %s cannot be started: %s", name, rte_strerror(-rc)) : 0;
 }
@@ -41,8 +46,8 @@ static struct rte_mempool *make_pool(uint32_t index, uint32_t frame_bytes)
 {
     char name[32];
     snprintf(name, sizeof name, "duckd-port-%u", index);
-    uint32_t room = frame_bytes + RTE_PKTMBUF_HEADROOM;
-    if (room < RTE_MBUF_DEFAULT_BUF_SIZE) room = RTE_MBUF_DEFAULT_BUF_SIZE;
+    uint32_t room = RTE_MBUF_DEFAULT_BUF_SIZE;
+    if (frame_bytes > RTE_MBUF_DEFAULT_DATAROOM) room = JUMBO_ROOM + RTE_PKTMBUF_HEADROOM;
     return rte_pktmbuf_pool_create(name, BUFFERS, 250, 0, (uint16_t)room, SOCKET_ID_ANY);
 }
 

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# devices.sh: what a port can be and do: jumbo frames, a tap as device, the tap behind a port (ARP and ping through it while
+# the flock works), a link that goes down and up, an lcore that the machine does not have.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+command -v ping >/dev/null || skip "needs ping: apt-get install iputils-ping"
+make_namespace
+bridge 0
+small=(--hidden 1024 --experts 16)
+
+# Jumbo frames: both ends and the bridge at 9000. A step of 8 tokens and its results are 8 frames with everything, not 38.
+x ip link set br0 mtu 9000
+veth d0_1 d0_1b
+for i in p0 p0b d0_1 d0_1b; do x ip link set "$i" mtu 9000; done
+x ip link set d0_1b master br0
+x "$build/duck-linux" --interface d0_1 --address 10.21.0.101 --mac 02:00:00:00:00:01 --key "$work/key" --memory 64M >"$work/duck.log" 2>&1 &
+pids+=($!)
+port() { # port DEVICE EXTRA: a flock file of one duck on that device
+    echo "{\"transport\": \"dpdk\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"memory_mb\": 192, ${3-}
+        \"ports\": [{\"device\": \"$1\", \"address\": \"10.21.0.1/24\", ${2-} \"ducks\": [{\"address\": \"10.21.0.101\"}]}]}" >"$work/port"
+}
+port "net_af_packet0,iface=p0,framesz=9216,blocksz=36864,framecnt=512" "" '"payload": 8928,'
+bench port "${small[@]}" --tokens 8 --steps 50 --lanes 1
+frames=$(sed -n 's/^ *\([0-9]*\)[.0-9]* frames.*/\1/p' "$work/bench.log")
+[ "$frames" -lt 12 ] || fail "$frames frames a step are not jumbo"
+echo "jumbo: $frames frames a step"
+
+# The tap behind the port, on an lcore far beyond the machine's.
+port "net_af_packet0,iface=p0" '"tap": true, "lcore": 100,'
+x timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 1500 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
+bench=$!
+pids+=("$bench")
+for ((n = 0; n < 100; n++)); do
+    if x ip link show duckd0 >/dev/null 2>&1; then break; fi
+    sleep 0.1
+done
+x ip addr add 10.21.0.1/24 dev duckd0
+x ip link set duckd0 up
+wait_for "steps begin" "$work/bench.log"
+x ping -c 3 -i 0.2 -W 2 10.21.0.101 >"$work/ping.log" || fail "ping through the tap: $(cat "$work/ping.log")"
+grep "packets transmitted" "$work/ping.log"
+x ip neigh show dev duckd0 | grep 02:00:00:00:00:01 || fail "no ARP through the tap"
+wait "$bench" || fail "bench-net: $(cat "$work/bench.err")"
+
+# A tap of the kernel as the port's device, a duck on its other side; its link goes down and comes back meanwhile.
+port "net_tap0,iface=t0"
+x timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 3000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
+bench=$!
+pids+=("$bench")
+for ((n = 0; n < 100; n++)); do
+    if x ip link set t0 up 2>/dev/null; then break; fi
+    sleep 0.1
+done
+x "$build/duck-linux" --interface t0 --address 10.21.0.101 --mac 02:00:00:00:00:02 --key "$work/key" --memory 64M >"$work/duck2.log" 2>&1 &
+pids+=($!)
+wait_for "steps begin" "$work/bench.log"
+x ip link set t0 down
+sleep 2.2
+x ip link set t0 up
+wait "$bench" || fail "bench-net on a tap: $(cat "$work/bench.err")"
+grep "1 lane" "$work/bench.log"
+grep "the link is down" "$work/bench.err" || fail "a link that went down was not noticed"
+grep "the link is up again" "$work/bench.err" || fail "a link that came up was not noticed"
+echo "ok"
