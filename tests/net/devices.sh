@@ -13,7 +13,7 @@ x ip link set br0 mtu 9000
 veth d0_1 d0_1b
 for i in p0 p0b d0_1 d0_1b; do x ip link set "$i" mtu 9000; done
 x ip link set d0_1b master br0
-x "$build/duck-linux" --interface d0_1 --address 10.21.0.101 --mac 02:00:00:00:00:01 --key "$work/key" --memory 64M >"$work/duck.log" 2>&1 &
+ip netns exec "$ns" "$build/duck-linux" --interface d0_1 --address 10.21.0.101 --mac 02:00:00:00:00:01 --key "$work/key" --memory 64M >"$work/duck.log" 2>&1 &
 pids+=($!)
 port() { # port DEVICE EXTRA: a flock file of one duck on that device
     echo "{\"transport\": \"dpdk\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"memory_mb\": 192, ${3-}
@@ -27,7 +27,7 @@ echo "jumbo: $frames frames a step"
 
 # The tap behind the port, on an lcore far beyond the machine's.
 port "net_af_packet0,iface=p0" '"tap": true, "lcore": 100,'
-x timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 1500 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
+ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 1500 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
 bench=$!
 pids+=("$bench")
 for ((n = 0; n < 100; n++)); do
@@ -44,14 +44,14 @@ wait "$bench" || fail "bench-net: $(cat "$work/bench.err")"
 
 # A tap of the kernel as the port's device, a duck on its other side; its link goes down and comes back meanwhile.
 port "net_tap0,iface=t0"
-x timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 3000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
+ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 3000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
 bench=$!
 pids+=("$bench")
 for ((n = 0; n < 100; n++)); do
     if x ip link set t0 up 2>/dev/null; then break; fi
     sleep 0.1
 done
-x "$build/duck-linux" --interface t0 --address 10.21.0.101 --mac 02:00:00:00:00:02 --key "$work/key" --memory 64M >"$work/duck2.log" 2>&1 &
+ip netns exec "$ns" "$build/duck-linux" --interface t0 --address 10.21.0.101 --mac 02:00:00:00:00:02 --key "$work/key" --memory 64M >"$work/duck2.log" 2>&1 &
 pids+=($!)
 wait_for "steps begin" "$work/bench.log"
 x ip link set t0 down
