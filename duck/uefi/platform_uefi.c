@@ -81,8 +81,10 @@ static void uefi_idle(void *self, uint64_t ns)
 
 static void uefi_power(void *self, int off)
 {
+    enum { LAST_FRAMES_NS = 100000000 }; // the acknowledgement has yet to leave the NIC
     (void)self;
     say(off ? "power off" : "restart");
+    clock_delay(LAST_FRAMES_NS);
     if (off) acpi_power_off();
     acpi_restart(); // also where power off does not work: better up than stuck
 }
