@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct wire_stats;
+
 /* ---- the machine ---- */
 
 struct platform {
@@ -26,6 +28,8 @@ struct platform {
     void (*wake)(void *self, const _Atomic uint32_t *word);
     /* Core 0 has nothing to do: sleep until a frame arrives, at most `ns`. May wake early. */
     void (*idle)(void *self, uint64_t ns);
+    /* Fills what the machine knows of itself; NULL: nothing. */
+    void (*health)(void *self, struct wire_stats *out);
     void (*power)(void *self, int off); // reboots (0) or switches off (1); may return where it cannot
     /* The judge's program (duck/program.h); NULL where only linked-in kernels are used. */
     const struct program_ops *program;

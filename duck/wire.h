@@ -291,7 +291,15 @@ _Static_assert(sizeof(struct wire_resend) == 8, "resend");
 
 /* ---- care ---- */
 
-/* Counters since boot. */
+/* wire_stats.care */
+enum wire_care {
+    WIRE_THROTTLED = 1,     // hot, the clock is held down right now
+    WIRE_WAS_THROTTLED = 2, // at some time since it was switched on
+    WIRE_CLOCK_LOST = 4,    // the real-time clock lost its time: the board's battery is empty
+    WIRE_CLOCKS_DIFFER = 8, // the time stamp counter and a second clock disagree by more than 1 %
+};
+
+/* Counters since boot, and how the machine is. */
 struct wire_stats {
     uint64_t uptime_us, frames_in, bytes_in, frames_out, bytes_out;
     uint64_t steps, expert_reads, expert_bytes, compute_us;
@@ -307,9 +315,16 @@ struct wire_stats {
     uint64_t send_failed;   // frames the NIC did not take
     uint64_t sessions, faults;
     uint64_t units_held, bytes_held;
-    uint64_t reserved[9];
+    // What the machine knows of itself; 0: not known, as on Linux.
+    uint64_t memory_tested, memory_bad; // bytes; of them 8-byte words that did not keep a pattern at start
+    uint32_t care;                      // enum wire_care
+    uint32_t start_ms;                  // from the first clock to being a duck
+    uint32_t core_mhz, base_mhz;        // core 0 since it was last asked; nominal
+    uint16_t celsius, celsius_most;     // now; where it throttles
+    uint32_t power_1_mw, power_2_mw;    // the limits: for long, for short
+    uint32_t reserved[7];
 };
-_Static_assert(sizeof(struct wire_stats) == 256, "stats");
+_Static_assert(sizeof(struct wire_stats) == 256 && offsetof(struct wire_stats, power_1_mw) == 220, "stats");
 
 /* A fixed pseudo-random layer is made from `seed`, one step is computed, `hash` is that of its result bits
  * (duck/kat.h): the same on every sound machine. */

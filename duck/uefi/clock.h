@@ -26,6 +26,7 @@ struct clock_result clock_calibrate(const struct clock_counter *c, uint32_t coun
 
 /* The machine's counters (ACPI PM timer, HPET, PIT); starts now(). */
 struct clock_result clock_start(const struct acpi *a);
+int clock_is_sound(void);        // no second clock has disagreed
 uint64_t clock_now(void);        // nanoseconds since clock_start()
 uint64_t clock_tsc(uint64_t ns); // TSC ticks in so many nanoseconds
 void clock_delay(uint64_t ns);

@@ -20,9 +20,9 @@ struct core {
     uint8_t *stack;
     void (*work)(struct core *self); // cores 1 ..: what it does with its life
     _Atomic uint32_t is_up;
-    uint64_t tsc;     // when it came up
-    uint64_t kat;     // what its vector units computed
-    uint8_t *scratch; // KAT_MEMORY
+    uint64_t tsc; // when it came up
+    uint64_t kat; // what its vector units computed
+    uint64_t bad; // words of its share of the arena that did not keep a pattern
     struct trap_core trap;
 };
 

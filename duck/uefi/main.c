@@ -10,6 +10,7 @@
 #include "duck/uefi/console.h"
 #include "duck/uefi/cores.h"
 #include "duck/uefi/cpu.h"
+#include "duck/uefi/memory_test.h"
 #include "duck/uefi/options.h"
 #include "duck/uefi/paging.h"
 #include "duck/uefi/pci.h"
@@ -22,13 +23,14 @@
 /* Where the arena lies: all free memory, one piece after the other, whatever holes there are between. */
 #define ARENA_ADDRESS ((uint64_t)0x400000000000)
 #define KAT_SEED 1u
+#define REAL_FROM ((uint64_t)1 << 30) // smaller machines are tests, whose speed says nothing
 
 static struct paging paging;
 static struct options options;
 static uint8_t *arena;
-static uint64_t arena_bytes;
-static _Atomic uint32_t all_up; // cores_count is final
-static _Atomic uint32_t never;  // a bare-metal duck does not stop
+static uint64_t arena_bytes, arena_check_ns, arena_bad; // bad: words that did not keep a pattern
+static _Atomic uint32_t all_up;                         // cores_count is final
+static _Atomic uint32_t never;                          // a bare-metal duck does not stop
 static struct duck *_Atomic the_duck;
 
 /* What cannot go on: says why, and tries again from power-on after a while. */
@@ -96,14 +98,50 @@ static void meet(uint32_t n)
     while (atomic_load(&arrived) < n * cores_count) cpu_pause();
 }
 
-/* Every core shows that its vector units compute what they must, and clears its share of the arena. */
+static void fill(struct core *c, uint8_t *at, uint64_t bytes)
+{
+    (void)c;
+    memory_test_fill(at, bytes);
+}
+
+static void check(struct core *c, uint8_t *at, uint64_t bytes)
+{
+    c->bad += memory_test_check(at, bytes);
+}
+
+static void clear(struct core *c, uint8_t *at, uint64_t bytes)
+{
+    (void)c;
+    memset(at, 0, bytes);
+}
+
+/* All of a core's share takes seconds: core 0 feeds the watchdog in between. */
+static void in_pieces(struct core *c, uint8_t *at, uint64_t bytes,
+                      void (*work)(struct core *c, uint8_t *at, uint64_t bytes))
+{
+    enum { PIECE = 64 << 20 };
+    for (uint64_t done = 0; done < bytes; done += PIECE) {
+        if (c->index == 0) watchdog_feed();
+        work(c, at + done, bytes - done < PIECE ? bytes - done : PIECE);
+    }
+}
+
+/* Every core shows that its vector units compute what they must and that its share of the arena keeps what
+ * it is given, and clears that. */
 static void prepare(struct core *c)
 {
     uint64_t share = arena_bytes / cores_count / 64 * 64, from = c->index * share;
+    if (c->index + 1 == cores_count) share = arena_bytes - from;
     c->kat = kat_hash(fp9_select(NULL), arena + c->index * KAT_MEMORY, KAT_SEED);
     meet(1);
-    memset(arena + from, 0, c->index + 1 == cores_count ? arena_bytes - from : share);
+    in_pieces(c, arena + from, share, fill);
     meet(2);
+    uint64_t begun = clock_now();
+    in_pieces(c, arena + from, share, check);
+    meet(3);
+    if (c->index == 0) arena_check_ns = clock_now() - begun;
+    in_pieces(c, arena + from, share, clear);
+    meet(4);
 }
 
 static void work(struct core *c)
@@ -116,13 +154,20 @@ static void work(struct core *c)
     cpu_stop();
 }
 
+static uint64_t read_speed(void) // bytes per second
+{
+    return arena_check_ns ? mul_div(arena_bytes, 1000000000, arena_check_ns) : 0;
+}
+
 static void show_cores(const struct boot *b)
 {
     say("cores: %u of %u up", cores_count, b->acpi.cores);
     for (uint32_t i = 0; i < cores_count; i++) {
         say("core %u: APIC id %u, known answer %016lx", i, cores[i].apic_id, cores[i].kat);
         if (cores[i].kat != cores[0].kat) give_up("cores compute different results");
+        arena_bad += cores[i].bad;
     }
+    say("memory: %lu MB/s read by all cores, %lu bad words", read_speed() / 1000000, arena_bad);
 }
 
 static void open_nic(struct nic *nic, struct boot *b)
@@ -176,6 +221,7 @@ static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
     platform.memory = arena;
     platform.memory_bytes = arena_bytes;
     platform.memory_total = memory_map_ram(&b->map);
+    if (arena_bytes >= REAL_FROM) platform.read_bytes_per_second = read_speed();
     if (options.name[0])
         memcpy(platform.name, options.name, sizeof platform.name);
     else
@@ -192,6 +238,7 @@ static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
     struct duck *d = duck_start(&o);
     if (!d) give_up("too little memory for a duck");
     atomic_store(&the_duck, d);
+    platform_uefi_started(arena_bytes, arena_bad);
     say("ready: %s, %u ms after the clock started", platform.name, (unsigned)(clock_now() / 1000000));
     duck_run(d, &never);
     give_up("the duck stopped");
@@ -213,7 +260,6 @@ _Noreturn void kernel_main(struct boot *b)
     if (fp9_cpu_missing()) give_up(fp9_cpu_missing());
     if (arena_bytes < cores_count * (uint64_t)KAT_MEMORY) give_up("too little memory");
     atomic_store(&all_up, 1);
-    watchdog_feed();
     prepare(&cores[0]);
     watchdog_feed();
     show_cores(b);

@@ -10,6 +10,7 @@
 #include "duck/uefi/console.h"
 #include "duck/uefi/cores.h"
 #include "duck/uefi/cpu.h"
+#include "duck/uefi/health.h"
 #include "duck/uefi/print.h"
 #include "duck/uefi/watchdog.h"
 #include "duck/wire.h"
@@ -89,6 +90,52 @@ static void uefi_power(void *self, int off)
     acpi_restart(); // also where power off does not work: better up than stuck
 }
 
+/* ---- health ---- */
+
+static struct {
+    struct health health;
+    uint64_t tsc_hz, tested, bad;
+    uint32_t start_ms;
+} the;
+
+static struct cpuid read_cpuid(void *self, uint32_t leaf)
+{
+    (void)self;
+    return cpuid(leaf, 0);
+}
+
+static uint64_t read_register(void *self, uint32_t msr)
+{
+    (void)self;
+    return read_msr(msr);
+}
+
+static uint8_t read_cmos(void *self, uint8_t index)
+{
+    enum { INDEX = 0x70, DATA = 0x71 };
+    (void)self;
+    out8(INDEX, index);
+    return in8(DATA);
+}
+
+static void uefi_health(void *self, struct wire_stats *out)
+{
+    static const struct health_access machine = {NULL, read_cpuid, read_register, read_cmos};
+    (void)self;
+    health_read(&the.health, &machine, the.tsc_hz, out);
+    if (!clock_is_sound()) out->care |= WIRE_CLOCKS_DIFFER;
+    out->memory_tested = the.tested;
+    out->memory_bad = the.bad;
+    out->start_ms = the.start_ms;
+}
+
+void platform_uefi_started(uint64_t tested, uint64_t bad)
+{
+    the.tested = tested;
+    the.bad = bad;
+    the.start_ms = (uint32_t)(clock_now() / 1000000);
+}
+
 static uint32_t features(void)
 {
     enum { FMA = 1 << 12, F16C = 1 << 29, AVX2 = 1 << 5, AVX512F = 1 << 16 };
@@ -123,10 +170,12 @@ void platform_uefi_start(struct platform *p, const struct options *o, uint64_t t
                            .wake = uefi_wake,
                            .idle = uefi_idle,
                            .power = uefi_power,
+                           .health = uefi_health,
                            .spin_ns = (uint64_t)(o->spin_us ? o->spin_us : DEFAULT_SPIN_US) * 1000,
                            .tsc_hz = tsc_hz,
                            .firmware_hash = build_hash,
                            .features = features()};
+    the.tsc_hz = tsc_hz;
     uefi_random(NULL, (uint8_t *)&p->boot_id, sizeof p->boot_id);
     cpu_name(p->cpu);
     print_to(p->firmware, sizeof p->firmware, "duck %s", build_version);

@@ -7,5 +7,7 @@
 
 /* Fills everything but cores, memory and name. */
 void platform_uefi_start(struct platform *out, const struct options *o, uint64_t tsc_hz);
+/* What the start has shown: bytes of memory tested, bad words; for STATS. */
+void platform_uefi_started(uint64_t tested, uint64_t bad);
 
 #endif
