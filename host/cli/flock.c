@@ -9,8 +9,8 @@
 #include "host/cli/output.h"
 #include "host/flock/transport.h"
 
-#define REBOOT_MS 3000u // for a duck to say that it will
-#define WAKE_MS 3000u   // magic packets: one a second
+#define OBEY_MS 3000u // for a duck to say that it will
+#define WAKE_MS 3000u // magic packets: one a second
 
 uint32_t flock_keep_wanted(struct net_status *status, uint32_t count)
 {
@@ -83,28 +83,31 @@ static int wake(const struct options *o, const struct flock_spec *spec, const bo
     return rc;
 }
 
-static int reboot(const struct flock_spec *spec, const bool *wanted, struct error *err)
+/* A restart, or `off`. */
+static int power(const struct flock_spec *spec, const bool *wanted, bool off, struct error *err)
 {
     struct net_status *status;
-    int rc = net_look(spec, NET_WANT_REBOOT, wanted, spec->net->find_ms + REBOOT_MS, &status, err);
+    int rc = net_look(spec, off ? NET_WANT_OFF : NET_WANT_REBOOT, wanted, spec->net->find_ms + OBEY_MS,
+                      &status, err);
     if (rc) return rc;
     uint32_t count = flock_keep_wanted(status, spec->ducks), failed = 0;
     for (uint32_t i = 0; i < count; i++) {
         const struct net_status *s = &status[i];
         char holder[16];
         net_show_address(s->hello.holder_address, holder);
-        failed += !s->reboots;
-        if (s->reboots)
-            printf("%-14s restarts\n", s->name);
+        failed += !s->obeys;
+        if (s->obeys)
+            printf("%-14s %s\n", s->name, off ? "switches off" : "restarts");
         else if (s->found && s->hello.holder_session)
-            printf("%-14s is held by %s: not restarted\n", s->name, holder);
+            printf("%-14s is held by %s: not %s\n", s->name, holder, off ? "switched off" : "restarted");
         else
             printf("%-14s %s\n", s->name, s->found ? "has not said that it will" : "does not answer");
     }
     free(status);
     rc = output_finish(err);
     if (!rc && failed)
-        rc = error_set(err, -EBUSY, "%" PRIu32 " of %" PRIu32 " ducks do not restart", failed, count);
+        rc = error_set(err, -EBUSY, "%" PRIu32 " of %" PRIu32 " ducks do not %s", failed, count,
+                       off ? "switch off" : "restart");
     return rc;
 }
 
@@ -148,8 +151,8 @@ int command_flock(const struct options *o, struct error *err)
         rc = flock_status(o, &spec, wanted, err);
     else if (!strcmp(o->verb, "doctor"))
         rc = doctor(o, &spec, wanted, err);
-    else if (!strcmp(o->verb, "reboot"))
-        rc = reboot(&spec, wanted, err);
+    else if (!strcmp(o->verb, "reboot") || !strcmp(o->verb, "off"))
+        rc = power(&spec, wanted, !strcmp(o->verb, "off"), err);
     else
         rc = wake(o, &spec, wanted, !strcmp(o->verb, "boot"), err);
     free(wanted);

@@ -405,13 +405,13 @@ static int read_ducks(struct options *o, int argc, char **argv, int *next, struc
 
 static int check_verb(const struct options *o, struct error *err)
 {
-    static const char *const verbs[] = {"status", "doctor", "wake", "boot", "reboot"};
+    static const char *const verbs[] = {"status", "doctor", "wake", "boot", "reboot", "off"};
     size_t i = 0;
     while (o->verb && i < sizeof verbs / sizeof *verbs && strcmp(o->verb, verbs[i]) != 0) i++;
     if (!o->verb || i == sizeof verbs / sizeof *verbs)
-        return error_set(err, -EINVAL, "flock needs what to do: status, doctor, wake, boot or reboot");
-    if (strcmp(o->verb, "reboot") == 0 && o->ducks.count == 0)
-        return error_set(err, -EINVAL, "flock reboot needs the names of ducks");
+        return error_set(err, -EINVAL, "flock needs what to do: status, doctor, wake, boot, reboot or off");
+    if ((strcmp(o->verb, "reboot") == 0 || strcmp(o->verb, "off") == 0) && o->ducks.count == 0)
+        return error_set(err, -EINVAL, "flock %s needs the names of ducks", o->verb);
     return 0;
 }
 

@@ -649,7 +649,7 @@ const struct command_row options__commands[] = {
      "better with) or MISSING, and what to do. Status 1 if something that the flock needs is missing; "
      "without "
      "--flock only the CPU is. docs/operations.md says more."},
-    {COMMAND_FLOCK, "flock", "status|doctor|wake|boot|reboot [DUCK ...] --flock FILE [--json]",
+    {COMMAND_FLOCK, "flock", "status|doctor|wake|boot|reboot|off [DUCK ...] --flock FILE [--json]",
      "look after the ducks of a flock",
      "Looks after the ducks of a network flock, all of them or those that are named, without a session: a "
      "duck that works "
@@ -660,7 +660,8 @@ const struct command_row options__commands[] = {
      "below the others', does it lose frames; status 1 if one does not answer or computes wrongly. "
      "wake: magic packets to the MAC addresses of the flock's file. "
      "boot: wakes them and tells who comes up, and who does not. "
-     "reboot: restarts ducks, but not those that a host holds."},
+     "reboot, off: restarts ducks, or switches them off, but not those that a host holds; a duck that is a "
+     "Linux process ends."},
     {COMMAND_TOKENIZE, "tokenize", "-p TEXT | --file F [--allow-special] | --decode F",
      "text to token ids and back", "Prints a JSON array of token ids, or the text of one. Adds no BOS."},
 };

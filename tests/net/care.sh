@@ -30,7 +30,9 @@ care 0 status third
 care 1 doctor fourth
 says "no duck of .* is called 'fourth'"
 care 2 reboot
-says "needs the names of ducks"
+says "flock reboot needs the names of ducks"
+care 2 off
+says "flock off needs the names of ducks"
 care 2 dance
 care 1 wake third
 says 'third cannot be woken: the flock.s file gives it no "mac"'
@@ -44,6 +46,8 @@ care 0 doctor
 [ "$(grep -c "in use, so not tested" "$work/said")" -eq 3 ] || fail "doctor of busy ducks: $(cat "$work/said")"
 care 1 reboot third
 says "third  *is held by 127.0.0.1: not restarted"
+care 1 off third
+says "third  *is held by 127.0.0.1: not switched off"
 kill -INT "$host"
 wait "$host" || true
 
@@ -51,9 +55,14 @@ care 0 reboot third
 says "third  *restarts"
 wait_for "asked to reboot" "$work/duck3.log" 5
 wait "${pids[2]}" || fail "duck-linux ended with $?"
+care 0 off udp-1
+says "udp-1  *switches off"
+wait_for "asked to power off" "$work/duck2.log" 5
+wait "${pids[1]}" || fail "duck-linux ended with $?"
+kill -0 "${pids[0]}" || fail "a duck has ended that nobody named"
 care 1 doctor
 says "^MISSING  third  *does not answer"
-says "1 of 3 things are missing"
+says "2 of 3 things are missing"
 care 1 boot third --wait 1
 says 'no "mac"'
 echo "ok"

@@ -35,4 +35,6 @@ if timeout 20 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/out.f3
     fail "a wrong key was taken"
 fi
 grep -q "1 of 1 ducks have not answered" "$work/wrong.log" || fail "a wrong key: $(cat "$work/wrong.log")"
+"$build/duckd" flock reboot udp-0 --flock "$work/flock" >"$work/reboot.log" 2>&1 || fail "reboot: $(cat "$work/reboot.log")"
+ended "${pids[0]}" duck-1 # -no-reboot
 echo "power-on to an address: $ms ms"

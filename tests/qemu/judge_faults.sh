@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # judge_faults.sh: programs that go wrong end the session with a report, never the duck: the next session, with the right
-# program, computes what local ducks compute, on weights that stayed where they were.
+# program, computes what local ducks compute, on weights that stayed where they were. In the end the duck is switched off.
 # shellcheck source=tests/qemu/lib.sh
 . "$(dirname "$0")/lib.sh"
-boot duck-1 1 virtio-net-pci 4 "key=$key"
+boot duck-1 1 virtio-net-pci 4 "key=$key" -action reboot=reset
 flock_file flock 1
 echo '[0,5]' >"$work/tokens"
 run() { # FLOCK OUT LOG
@@ -31,5 +31,7 @@ wrong 1 "divides by zero" "divide error" 0
 wrong 2 "writes to weights" "page fault" 0xe
 wrong 3 "spins" "does not return" 0x100
 wrong 4 "reads the duck's memory" "page fault" 0xe
+"$build/duckd" flock off udp-0 --flock "$work/flock" >"$work/off.log" 2>&1 || fail "off: $(cat "$work/off.log")"
+ended "${pids[0]}" duck-1 # a restart would not end QEMU here
 echo "four programs failed, four sessions after them computed; the duck said:"
 grep -a '^\*\*\* the program' "$work/duck-1.log"

@@ -55,6 +55,16 @@ boot() {
         -netdev "user,id=n,hostfwd=udp:127.0.0.1:$((base_port + $2))-:21210" -device "$3,netdev=n,romfile=" "${@:6}"
 }
 
+# ended PID NAME: its QEMU ends within 60 s.
+ended() {
+    local i
+    for ((i = 0; i < 600; i++)); do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    fail "$2 goes on"
+}
+
 # wait_for NAME TEXT SECONDS: until the guest's log holds it.
 wait_for() {
     local i

@@ -3,17 +3,8 @@
 # alone; one that works does not.
 # shellcheck source=tests/qemu/lib.sh
 . "$(dirname "$0")/lib.sh"
-# ended PID NAME: within 60 s of its readiness.
-ended() {
-    local i
-    wait_for "$2" "ready: $2" 60
-    for ((i = 0; i < 600; i++)); do
-        kill -0 "$1" 2>/dev/null || return 0
-        sleep 0.1
-    done
-    fail "$2 hangs and does not restart"
-}
 boot core 1 virtio-net-pci 2 "key=$key watchdog_s=2 hang_after_s=1" -global ICH9-LPC.noreboot=true
+wait_for core "ready: core" 60
 ended "${pids[-1]}" core
 grep -qa "core 0 has not looked at the NIC for 2 s; restarting" "$work/core.log" || fail "core: $(cat "$work/core.log")"
 
@@ -23,6 +14,7 @@ tco=${pids[-1]}
 boot sound 3 virtio-net-pci 1 "key=$key watchdog_s=12" "${chipset[@]}"
 sound=${pids[-1]}
 wait_for sound "ready: sound" 60
+wait_for tco "ready: tco" 60
 ended "$tco" tco
 ! grep -qa "restarting" "$work/tco.log" || fail "it was not the chipset: $(cat "$work/tco.log")"
 sleep 2

@@ -1,5 +1,5 @@
-/* care.c: what is asked of ducks outside of a session: counters, the known answer, a restart; and what wakes
- * them. */
+/* care.c: what is asked of ducks outside of a session: counters, the known answer, a restart, power off; and
+ * what wakes them. */
 #include <string.h>
 
 #include "host/flock/net/internal.h"
@@ -24,7 +24,7 @@ void net__care_answer(struct net_port *p, const struct net_peer *from, const str
     struct net_duck *d = duck_at(p, from);
     uint32_t what = h->type == WIRE_STATS_REPLY ? NET_WANT_STATS
                     : h->type == WIRE_KAT_REPLY ? NET_WANT_KAT
-                                                : NET_WANT_REBOOT;
+                                                : p->flock->wants & (NET_WANT_REBOOT | NET_WANT_OFF);
     if (!d || !d->wanted || !(p->flock->wants & what) || atomic_load(&d->has) & what) return;
     if (what == NET_WANT_STATS) memcpy(&d->stats, payload, sizeof d->stats);
     if (what == NET_WANT_KAT) memcpy(&d->kat, payload, sizeof d->kat);
@@ -47,12 +47,13 @@ static void ask(struct net_duck *d, uint32_t missing)
 {
     struct net_port *p = d->port;
     struct wire_kat kat = {.seed = p->flock->kat.seed};
-    struct wire_power power = {.action = WIRE_REBOOT};
+    struct wire_power power = {.action = missing & NET_WANT_OFF ? WIRE_POWER_OFF : WIRE_REBOOT};
     memcpy(power.duck_nonce, d->hello.nonce, sizeof power.duck_nonce);
     if (missing & NET_WANT_STATS) net__message(p, d, WIRE_STATS, ++p->request, NULL, 0, false);
     if (d->hello.holder_session) return; // somebody works with it
     if (missing & NET_WANT_KAT) net__message(p, d, WIRE_KAT, ++p->request, &kat, sizeof kat, false);
-    if (missing & NET_WANT_REBOOT) net__message(p, d, WIRE_POWER, ++p->request, &power, sizeof power, false);
+    if (missing & (NET_WANT_REBOOT | NET_WANT_OFF))
+        net__message(p, d, WIRE_POWER, ++p->request, &power, sizeof power, false);
 }
 
 void net__care_work(struct net_duck *d, uint64_t now, uint64_t *deadline)

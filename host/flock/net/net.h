@@ -59,7 +59,13 @@ enum net_duck_state {
 };
 
 /* What is asked of ducks outside of a session (status.h). */
-enum net_want { NET_WANT_STATS = 1, NET_WANT_KAT = 2, NET_WANT_REBOOT = 4, NET_WANT_WAKE = 8 };
+enum net_want {
+    NET_WANT_STATS = 1,
+    NET_WANT_KAT = 2,
+    NET_WANT_REBOOT = 4,
+    NET_WANT_OFF = 8, // not together with REBOOT: both have the same answer
+    NET_WANT_WAKE = 16
+};
 
 struct net_port;
 struct net_put;

@@ -40,7 +40,7 @@ static void copy(const struct net_flock *f, const struct flock_spec *spec, struc
                                  .counted = has & NET_WANT_STATS,
                                  .tested = has & NET_WANT_KAT,
                                  .sound = has & NET_WANT_KAT && d->kat.hash == f->kat.hash,
-                                 .reboots = has & NET_WANT_REBOOT,
+                                 .obeys = has & (NET_WANT_REBOOT | NET_WANT_OFF),
                                  .found_s = s->found_s,
                                  .address = d->match->address,
                                  .udp = d->match->udp};

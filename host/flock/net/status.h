@@ -14,7 +14,7 @@ struct net_status {
     bool wanted;         // was to be asked
     bool found, counted; // HELLO is there; STATS is there
     bool tested, sound;  // the known-answer test was answered; and right
-    bool reboots;        // has promised to
+    bool obeys;          // has promised to restart, to switch off
     double found_s;      // after the beginning
     uint32_t address;
     uint16_t udp;
