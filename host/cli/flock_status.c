@@ -85,7 +85,17 @@ static void print_counters(const struct wire_stats *s)
                 {"sessions", s->sessions},
                 {"faults", s->faults},
                 {"units_held", s->units_held},
-                {"bytes_held", s->bytes_held}};
+                {"bytes_held", s->bytes_held},
+                {"memory_tested", s->memory_tested},
+                {"memory_bad", s->memory_bad},
+                {"care", s->care},
+                {"start_ms", s->start_ms},
+                {"core_mhz", s->core_mhz},
+                {"base_mhz", s->base_mhz},
+                {"celsius", s->celsius},
+                {"celsius_most", s->celsius_most},
+                {"power_1_mw", s->power_1_mw},
+                {"power_2_mw", s->power_2_mw}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         printf(", \"%s\": %" PRIu64, rows[i].name, rows[i].value);
 }

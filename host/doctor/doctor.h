@@ -39,7 +39,8 @@ struct doctor {
 
 void doctor_examine(struct doctor *d);
 
-/* One finding per duck, from what they have said (NET_WANT_STATS, NET_WANT_KAT): compared with each other. */
+/* One finding per duck, from what they have said (NET_WANT_STATS, NET_WANT_KAT): compared with each other.
+ * Pure. */
 void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count);
 
 /* ---- for its files ---- */

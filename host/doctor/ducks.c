@@ -1,5 +1,5 @@
-/* ducks.c: ducks compared with each other: one that is slower, smaller or lossier than its kind holds all of
- * them up. */
+/* ducks.c: ducks compared with each other: one that is slower, smaller, hotter or lossier than its kind holds
+ * all of them up. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,14 +8,17 @@
 #include "host/doctor/doctor.h"
 
 #define SMALLER 0.9 // of the median memory
-#define SLOWER 0.8  // of the median bandwidth
+#define SLOWER 0.8  // of the median bandwidth, clock: these move by themselves
+#define WEAKER 0.95 // of the median power limit
 #define LOSSY 1e-4  // of a duck's frames
+#define MISSED 1e-3 // of them: what a duck asks for again may only have been late
+#define FEW_FRAMES 10000u
 
-/* What a duck is measured by. */
+/* What a duck is measured by; 0: nobody knows it. */
 struct norm {
-    uint32_t link_mbps;       // the fastest of its port
-    double memory, bandwidth; // medians
-    uint64_t firmware;        // of most
+    uint32_t link_mbps;                     // the fastest of its port
+    double memory, bandwidth, clock, power; // medians
+    uint64_t firmware;                      // of most
 };
 
 static int ascending(const void *a, const void *b)
@@ -24,25 +27,36 @@ static int ascending(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
-static double median(const struct net_status *s, uint32_t count, double (*value)(const struct wire_hello *h))
+/* Of those that know it. */
+static double median(const struct net_status *s, uint32_t count, double (*value)(const struct net_status *s))
 {
     double sorted[FLOCK_MAX_DUCKS];
     uint32_t n = 0;
     for (uint32_t i = 0; i < count && n < FLOCK_MAX_DUCKS; i++)
-        if (s[i].found) sorted[n++] = value(&s[i].hello);
+        if (s[i].found && value(&s[i]) > 0) sorted[n++] = value(&s[i]);
     if (n == 0) return 0;
     qsort(sorted, n, sizeof *sorted, ascending);
     return sorted[n / 2];
 }
 
-static double memory_of(const struct wire_hello *h)
+static double memory_of(const struct net_status *s)
 {
-    return (double)h->memory_total;
+    return (double)s->hello.memory_total * 1e-9;
 }
 
-static double bandwidth_of(const struct wire_hello *h)
+static double bandwidth_of(const struct net_status *s)
 {
-    return (double)h->read_bytes_per_second;
+    return (double)s->hello.read_bytes_per_second * 1e-9;
+}
+
+static double clock_of(const struct net_status *s)
+{
+    return s->stats.core_mhz;
+}
+
+static double power_of(const struct net_status *s)
+{
+    return s->stats.power_1_mw * 1e-3;
 }
 
 static uint64_t usual_firmware(const struct net_status *s, uint32_t count)
@@ -64,6 +78,8 @@ static struct norm norm_of(const struct net_status *all, uint32_t count, uint32_
 {
     struct norm n = {.memory = median(all, count, memory_of),
                      .bandwidth = median(all, count, bandwidth_of),
+                     .clock = median(all, count, clock_of),
+                     .power = median(all, count, power_of),
                      .firmware = usual_firmware(all, count)};
     for (uint32_t i = 0; i < count; i++)
         if (all[i].found && all[i].port == port && all[i].hello.link_mbps > n.link_mbps)
@@ -88,20 +104,50 @@ __attribute__((format(printf, 4, 5))) static void blame(struct finding *f, enum 
     va_end(ap);
 }
 
-static void judge_machine(struct finding *f, const struct wire_hello *h, const struct norm *n)
+/* What a duck does not know of itself is no fault. */
+static bool is_under(double own, double share, double norm)
 {
-    if (h->link_mbps < n->link_mbps)
+    return own > 0 && own < share * norm;
+}
+
+static void judge_machine(struct finding *f, const struct net_status *s, const struct norm *n)
+{
+    const struct wire_hello *h = &s->hello;
+    if (is_under(h->link_mbps, 1, n->link_mbps))
         blame(f, DOCTOR_ADVICE, "cable, switch port, BIOS", "link %u Mb/s where others have %u", h->link_mbps,
               n->link_mbps);
-    if (memory_of(h) < SMALLER * n->memory)
+    if (is_under(memory_of(s), SMALLER, n->memory))
         blame(f, DOCTOR_ADVICE, "a module that is not seated, or a smaller one",
-              "%.1f GB of memory where others have %.1f", memory_of(h) * 1e-9, n->memory * 1e-9);
-    if (bandwidth_of(h) < SLOWER * n->bandwidth)
+              "%.1f GB of memory where others have %.1f", memory_of(s), n->memory);
+    if (is_under(bandwidth_of(s), SLOWER, n->bandwidth))
         blame(f, DOCTOR_ADVICE, "one memory channel instead of two, or slower modules",
-              "reads %.1f GB/s where others read %.1f", bandwidth_of(h) * 1e-9, n->bandwidth * 1e-9);
+              "reads %.1f GB/s where others read %.1f", bandwidth_of(s), n->bandwidth);
+    if (is_under(clock_of(s), SLOWER, n->clock))
+        blame(f, DOCTOR_ADVICE, "cooling, power limits in the BIOS", "clock %.0f MHz where others have %.0f",
+              clock_of(s), n->clock);
+    if (is_under(power_of(s), WEAKER, n->power))
+        blame(f, DOCTOR_ADVICE, "PL1 in the BIOS", "power limit %.1f W where others have %.1f", power_of(s),
+              n->power);
     if (h->firmware_hash != n->firmware)
         blame(f, DOCTOR_ADVICE, "restart it, so that it boots what the others have (duckd flock reboot)",
               "firmware %s (%016llx), most have another", h->firmware, (unsigned long long)h->firmware_hash);
+}
+
+/* What it says of itself, whatever the others say. */
+static void judge_health(struct finding *f, const struct wire_stats *s)
+{
+    if (s->memory_bad)
+        blame(f, DOCTOR_MISSING, "replace the module",
+              "%llu words of its memory did not keep a pattern at start", (unsigned long long)s->memory_bad);
+    if (s->care & WIRE_THROTTLED)
+        blame(f, DOCTOR_ADVICE, "cooling", "throttled at %u of %u degrees", s->celsius, s->celsius_most);
+    else if (s->care & WIRE_WAS_THROTTLED)
+        blame(f, DOCTOR_ADVICE, "cooling", "has been throttled since it was switched on, now %u degrees",
+              s->celsius);
+    if (s->care & WIRE_CLOCK_LOST)
+        blame(f, DOCTOR_ADVICE, "the board's battery", "its real-time clock has lost its time");
+    if (s->care & WIRE_CLOCKS_DIFFER)
+        blame(f, DOCTOR_ADVICE, "another board", "two of its clocks disagree by more than 1 %%");
 }
 
 static void judge_counters(struct finding *f, const struct wire_stats *s)
@@ -110,6 +156,10 @@ static void judge_counters(struct finding *f, const struct wire_stats *s)
     if ((double)lost > LOSSY * (double)s->frames_in && lost > 10)
         blame(f, DOCTOR_ADVICE, "cable, flow control, switch buffers", "lost %llu of %llu frames",
               (unsigned long long)lost, (unsigned long long)s->frames_in);
+    if (s->frames_in > FEW_FRAMES && (double)s->resend_asked > MISSED * (double)s->frames_in)
+        blame(f, DOCTOR_ADVICE, "cable, switch, another daemon with the same ducks",
+              "asked again for %llu of %llu frames", (unsigned long long)s->resend_asked,
+              (unsigned long long)s->frames_in);
     if (s->bad_tag)
         blame(f, DOCTOR_ADVICE, "another host with another key is on this network",
               "%llu frames with a wrong tag", (unsigned long long)s->bad_tag);
@@ -130,8 +180,13 @@ static void judge(struct finding *f, const struct net_status *s, const struct no
               "computes wrongly: its known answer is not the right one");
     if (!s->tested && !s->hello.holder_session)
         blame(f, DOCTOR_MISSING, "restart it", "has not answered the known-answer test");
-    judge_machine(f, &s->hello, n);
-    if (s->counted) judge_counters(f, &s->stats);
+    judge_machine(f, s, n);
+    if (!s->counted) {
+        blame(f, DOCTOR_ADVICE, "restart it", "has not told its counters");
+        return;
+    }
+    judge_health(f, &s->stats);
+    judge_counters(f, &s->stats);
 }
 
 void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count)
@@ -146,7 +201,7 @@ void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t co
         judge(f, s, &n);
         if (f->verdict == DOCTOR_OK)
             snprintf(f->found, sizeof f->found, "%u Mb/s, %.1f GB, %.1f GB/s, %s; %s", s->hello.link_mbps,
-                     memory_of(&s->hello) * 1e-9, bandwidth_of(&s->hello) * 1e-9, s->hello.firmware,
+                     memory_of(s), bandwidth_of(s), s->hello.firmware,
                      s->tested ? "the known answer is right" : "in use, so not tested");
     }
 }

@@ -29,12 +29,19 @@ grep -q "^ready: duck-1, [0-9]* ms after the clock started$" "$work/screen" || f
 flock_file flock 1
 timeout 60 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/out.f32" --flock "$work/flock" -v 2>"$work/duckd.log" ||
     fail "duckd: $(tail -n 3 "$work/duckd.log")"
+expect "memory: [0-9]* MB/s read by all cores, 0 bad words"
+doctor_says() { # VERDICT TEXT
+    "$build/duckd" flock doctor --flock "$work/flock" >"$work/doctor" 2>&1 || fail "the doctor: $(cat "$work/doctor")"
+    grep -q "^$1  *udp-0  *.*$2" "$work/doctor" || fail "the doctor says: $(cat "$work/doctor")"
+}
+doctor_says ok "the known answer is right"
 (umask 077 && echo ffffffffffffffffffffffffffffffff >"$work/other_key")
 sed "s,$work/key,$work/other_key,; s/\"find_ms\": 20000/\"find_ms\": 2000/" "$work/flock" >"$work/wrong"
 if timeout 20 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/out.f32" --flock "$work/wrong" 2>"$work/wrong.log"; then
     fail "a wrong key was taken"
 fi
 grep -q "1 of 1 ducks have not answered" "$work/wrong.log" || fail "a wrong key: $(cat "$work/wrong.log")"
+doctor_says advice "frames with a wrong tag"
 "$build/duckd" flock reboot udp-0 --flock "$work/flock" >"$work/reboot.log" 2>&1 || fail "reboot: $(cat "$work/reboot.log")"
 ended "${pids[0]}" duck-1 # -no-reboot
 echo "power-on to an address: $ms ms"

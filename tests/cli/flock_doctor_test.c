@@ -1,0 +1,139 @@
+/* flock_doctor_test.c: verdicts on ducks: each ailment alone, in a flock that is well otherwise. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "host/doctor/doctor.h"
+
+enum { DUCKS = 5 };
+
+static struct net_status flock[DUCKS];
+static struct doctor doctor;
+
+static void make(void)
+{
+    memset(flock, 0, sizeof flock);
+    for (uint32_t i = 0; i < DUCKS; i++)
+        flock[i] = (struct net_status){.found = true,
+                                       .counted = true,
+                                       .tested = true,
+                                       .sound = true,
+                                       .hello = {.link_mbps = 2500,
+                                                 .memory_total = 32000000000 + i * 4096,
+                                                 .read_bytes_per_second = 17000000000 + i * 100000000,
+                                                 .firmware_hash = 5,
+                                                 .firmware = "duck 1"},
+                                       .stats = {.frames_in = 1000000,
+                                                 .resend_asked = 10,
+                                                 .core_mhz = 2900 - i,
+                                                 .power_1_mw = 15000,
+                                                 .celsius = 60,
+                                                 .celsius_most = 105}};
+}
+
+/* Duck 3 has this fault and no other, and advice; the others are well. NULL: all are. */
+static void expect(enum doctor_verdict verdict, const char *text)
+{
+    doctor_ducks(&doctor, flock, DUCKS);
+    assert_int_equal(doctor.count, DUCKS);
+    for (uint32_t i = 0; i < DUCKS; i++) {
+        const struct finding *f = &doctor.finding[i];
+        if (f->verdict != (i == 3 ? verdict : DOCTOR_OK)) fail_msg("duck %u: %s", i, f->found);
+        if (i != 3 || !text) continue;
+        if (!strstr(f->found, text) || strstr(f->found, "; ")) fail_msg("'%s', not '%s'", f->found, text);
+        assert_int_not_equal(strlen(f->advice), 0);
+    }
+    make();
+}
+
+static void each_ailment_is_named(void **state)
+{
+    (void)state;
+    struct net_status *d = &flock[3];
+    struct wire_stats *s = &d->stats;
+    make();
+    expect(DOCTOR_OK, NULL);
+    d->found = false, expect(DOCTOR_MISSING, "does not answer");
+    d->sound = false, expect(DOCTOR_MISSING, "computes wrongly");
+    d->tested = false, expect(DOCTOR_MISSING, "has not answered the known-answer test");
+    d->tested = false, d->hello.holder_session = 7, expect(DOCTOR_OK, NULL);
+    d->counted = false, *s = (struct wire_stats){0}, expect(DOCTOR_ADVICE, "has not told its counters");
+    d->hello.link_mbps = 1000, expect(DOCTOR_ADVICE, "link 1000 Mb/s where others have 2500");
+    d->hello.memory_total = 16000000000, expect(DOCTOR_ADVICE, "16.0 GB of memory where others have 32.0");
+    d->hello.read_bytes_per_second = 9000000000,
+    expect(DOCTOR_ADVICE, "reads 9.0 GB/s where others read 17.1");
+    s->core_mhz = 1800, expect(DOCTOR_ADVICE, "clock 1800 MHz where others have 2898");
+    s->power_1_mw = 6000, expect(DOCTOR_ADVICE, "power limit 6.0 W where others have 15.0");
+    d->hello.firmware_hash = 6, expect(DOCTOR_ADVICE, "most have another");
+    s->memory_bad = 3, expect(DOCTOR_MISSING, "3 words of its memory");
+    s->care = WIRE_THROTTLED | WIRE_WAS_THROTTLED, expect(DOCTOR_ADVICE, "throttled at 60 of 105 degrees");
+    s->care = WIRE_WAS_THROTTLED, expect(DOCTOR_ADVICE, "has been throttled");
+    s->care = WIRE_CLOCK_LOST, expect(DOCTOR_ADVICE, "real-time clock has lost its time");
+    s->care = WIRE_CLOCKS_DIFFER, expect(DOCTOR_ADVICE, "disagree by more than 1 %");
+    s->nic_dropped = 101, expect(DOCTOR_ADVICE, "lost 101 of 1000000 frames");
+    s->resend_asked = 1001, expect(DOCTOR_ADVICE, "asked again for 1001 of 1000000 frames");
+    s->bad_tag = 1, expect(DOCTOR_ADVICE, "1 frames with a wrong tag");
+    s->faults = 2, expect(DOCTOR_ADVICE, "have failed 2 times");
+}
+
+static void what_is_just_enough_is_no_ailment(void **state)
+{
+    (void)state;
+    struct net_status *d = &flock[3];
+    make();
+    d->hello.memory_total = 28900000000, expect(DOCTOR_OK, NULL);
+    d->hello.read_bytes_per_second = 13800000000, expect(DOCTOR_OK, NULL);
+    d->stats.core_mhz = 2320, expect(DOCTOR_OK, NULL);
+    d->stats.power_1_mw = 14300, expect(DOCTOR_OK, NULL);
+    d->stats.nic_dropped = 100, expect(DOCTOR_OK, NULL);
+    d->stats.resend_asked = 1000, expect(DOCTOR_OK, NULL);
+    d->stats.frames_in = 9000, d->stats.resend_asked = 300, expect(DOCTOR_OK, NULL);
+}
+
+static void what_nobody_knows_is_no_ailment(void **state)
+{
+    (void)state;
+    make();
+    for (uint32_t i = 0; i < DUCKS; i++) { // Linux ducks
+        flock[i].stats = (struct wire_stats){.frames_in = 10};
+        flock[i].hello.link_mbps = 0;
+        flock[i].hello.read_bytes_per_second = 0;
+    }
+    flock[2].hello.read_bytes_per_second = 1000; // and one that measured
+    expect(DOCTOR_OK, NULL);
+}
+
+static void the_gravest_counts_and_all_are_told_or_cut(void **state)
+{
+    (void)state;
+    make();
+    flock[3].stats.care = WIRE_CLOCK_LOST;
+    flock[3].stats.memory_bad = 1;
+    flock[3].hello.link_mbps = 10;
+    doctor_ducks(&doctor, flock, DUCKS);
+    const struct finding *f = &doctor.finding[3];
+    assert_int_equal(f->verdict, DOCTOR_MISSING);
+    assert_string_equal(f->advice, "replace the module");
+    assert_non_null(strstr(f->found, "Mb/s"));
+    assert_non_null(strstr(f->found, "lost its time"));
+    flock[3].stats.care |= WIRE_CLOCKS_DIFFER | WIRE_THROTTLED;
+    flock[3].stats.faults = flock[3].stats.bad_tag = flock[3].stats.nic_dropped = 1u << 31;
+    doctor_ducks(&doctor, flock, DUCKS);
+    assert_int_equal(f->verdict, DOCTOR_MISSING);
+    assert_int_equal(strlen(f->found), sizeof f->found - 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_ailment_is_named),
+        cmocka_unit_test(what_nobody_knows_is_no_ailment),
+        cmocka_unit_test(what_is_just_enough_is_no_ailment),
+        cmocka_unit_test(the_gravest_counts_and_all_are_told_or_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
