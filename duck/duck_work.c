@@ -211,6 +211,7 @@ static void plan_down(struct duck_work *w, struct part *p)
     uint32_t groups = (d->hidden / 8 + FP9_QUAD - 1) / FP9_QUAD;
     uint32_t most = units_per_task(DOWN_BYTES, r->down_quad * w->actives, per_expert, groups);
     uint32_t tasks = (groups + most - 1) / most; // of one size: a small last one would leave a core idle
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): no width is below 8, so there is a group
     p->row_panels = FP9_QUAD * ((groups + tasks - 1) / tasks);
     p->first_down = w->tasks[DUCK_DOWN_ROWS];
     w->tasks[DUCK_DOWN_ROWS] += (d->hidden / 8 + p->row_panels - 1) / p->row_panels;

@@ -149,6 +149,7 @@ static void many_tokens(const struct couple *c, size_t n, size_t inputs, const s
             size_t from = rows->count * part / parts, tokens = rows->count * (part + 1) / parts - from;
             const float *x[TOKENS];
             for (size_t t = 0; t < tokens; t++) x[t] = row_of(rows, from + t) + first * FP9_TILE_INPUTS;
+            // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): n is 1 .. COUPLES, tokens 5 .. TOKENS
             size[n - 1][tokens - FP9__FEW - 1](w, x, group * FP9_TILE_INPUTS, c, block, from * y_stride,
                                                y_stride);
         }
