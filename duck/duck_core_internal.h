@@ -36,7 +36,8 @@ static inline uint8_t *duck__panel(const struct duck__run *r, uint32_t expert, e
                                    size_t panel)
 {
     uint8_t *base = r->experts + expert * r->expert_bytes;
-    if (which == DUCK_DOWN) return base + 2 * (size_t)r->count * r->gate_up_panel + panel / FP9_QUAD * r->down_quad;
+    if (which == DUCK_DOWN)
+        return base + 2 * (size_t)r->count * r->gate_up_panel + panel / FP9_QUAD * r->down_quad;
     return base + (2 * panel + (which == DUCK_UP)) * r->gate_up_panel;
 }
 

@@ -63,7 +63,7 @@ float fp9_e4m3_to_float(uint8_t e4m3); // NaN for 0x7f, 0xff
 
 /* ---- packed layout ---- */
 
-size_t fp9_panel_bytes(size_t inputs); // of one panel: 8 outputs; a multiple of 64
+size_t fp9_panel_bytes(size_t inputs);                  // of one panel: 8 outputs; a multiple of 64
 size_t fp9_quad_bytes(size_t inputs);                   // of four panels; a multiple of 64
 uint8_t *fp9_panel_strip(uint8_t *panel, size_t strip); // where it lies
 uint8_t *fp9_quad_strip(uint8_t *quad, size_t inputs, size_t panel, size_t strip);

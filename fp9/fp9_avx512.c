@@ -157,7 +157,8 @@ static void many_tokens(const struct couple *c, size_t n, size_t inputs, const s
 }
 
 /* The dots begin at zero, unless they go on. */
-static void begin(const struct couple *c, size_t n, const struct fp9_matrix *m, size_t tokens, size_t y_stride)
+static void begin(const struct couple *c, size_t n, const struct fp9_matrix *m, size_t tokens,
+                  size_t y_stride)
 {
     for (size_t i = 0; i < n && !m->continues; i++)
         for (size_t t = 0; t < tokens; t++) store_couple(&c[i], t * y_stride, _mm512_setzero_ps());

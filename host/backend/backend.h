@@ -102,9 +102,9 @@ struct backend_ops {
      * first. */
     void (*copy_position)(struct backend *b, backend_seq from, backend_seq to, uint32_t positions);
     uint64_t (*memory_bytes)(const struct backend *b); // resident weights and KV
-    /* KV [0, positions) of all layers as bytes that mean something to the same backend with the same model and
-     * kv_dtype only; hidden states are not part of it. kv_load: into a sequence that was just opened. NULL, all
-     * three: this backend cannot. */
+    /* KV [0, positions) of all layers as bytes that mean something to the same backend with the same model
+     * and kv_dtype only; hidden states are not part of it. kv_load: into a sequence that was just opened.
+     * NULL, all three: this backend cannot. */
     uint64_t (*kv_bytes)(const struct backend *b, uint32_t positions);
     void (*kv_save)(struct backend *b, backend_seq seq, uint32_t positions, void *image);
     void (*kv_load)(struct backend *b, backend_seq seq, uint32_t positions, const void *image);

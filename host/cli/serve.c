@@ -65,7 +65,8 @@ int command_serve(const struct options *o, struct error *err)
     struct session s;
     char name[256];
     if (o->kv_dir && o->kv_cache_mb == 0)
-        return error_set(err, -EINVAL, "--kv-dir %s: KV comes back through --kv-cache, which is 0", o->kv_dir);
+        return error_set(err, -EINVAL, "--kv-dir %s: KV comes back through --kv-cache, which is 0",
+                         o->kv_dir);
     int rc = session_prepare(&s, o, SESSION_CHAT, err);
     if (rc) return rc;
     name_model(&s, name, sizeof name);

@@ -32,7 +32,7 @@ struct session {
     bool synthetic;           // random weights of the options' shape
     const char *kv_dir;       // NULL: none
     uint64_t kv_dir_bytes;
-    struct engine *engine;    // NULL before session_load()
+    struct engine *engine; // NULL before session_load()
 };
 
 int session_prepare(struct session *s, const struct options *o, enum session_text text, struct error *err);

@@ -2,8 +2,8 @@
 #ifndef DUCKD_HOST_HTTP_METRICS_FLOCK_H
 #define DUCKD_HOST_HTTP_METRICS_FLOCK_H
 
-#include "host/text/buffer.h"
 #include "host/http/worker.h"
+#include "host/text/buffer.h"
 
 void metrics_flock(struct buffer *b, const struct worker_figures *f);
 

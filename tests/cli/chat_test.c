@@ -53,7 +53,8 @@ static void a_reset_forgets(void **state)
 static void a_full_context_is_said(void **state)
 {
     (void)state;
-    struct outcome o = run("(for i in $(seq 4100); do printf 'duck '; done; echo; echo Hello) | $D chat --backend cpu");
+    struct outcome o =
+        run("(for i in $(seq 4100); do printf 'duck '; done; echo; echo Hello) | $D chat --backend cpu");
     assert_int_equal(o.status, 1);
     assert_non_null(strstr(o.err, "holds 4096 positions: /reset starts a new one"));
     assert_int_equal(lines_in(o.err), 1);

@@ -286,7 +286,8 @@ static void a_model_without_tokenizer_takes_ids(void **state)
 static void a_closed_stdout_ends_it_quietly(void **state)
 {
     (void)state;
-    struct outcome o = run("($D generate --backend cpu -p Hello --ignore-eos -n 3000; echo $? >&2) | head -c 5");
+    struct outcome o =
+        run("($D generate --backend cpu -p Hello --ignore-eos -n 3000; echo $? >&2) | head -c 5");
     assert_string_equal(o.out, "Hello");
     assert_string_equal(o.err, "1\n");
     outcome_free(&o);

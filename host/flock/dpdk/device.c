@@ -27,7 +27,8 @@ static int start(uint16_t device, struct rte_mempool *pool, uint32_t mtu, const 
     struct rte_eth_conf conf = {0};
     struct rte_eth_dev_info info;
     int known = rte_eth_dev_info_get(device, &info);
-    // net_af_packet names 1518 bytes whatever its framesz is, and takes what framesz allows without being told.
+    // net_af_packet names 1518 bytes whatever its framesz is, and takes what framesz allows without being
+    // told.
     bool large = mtu > RTE_ETHER_MTU && known == 0 && info.max_rx_pktlen >= mtu + RTE_ETHER_HDR_LEN;
     if (large) conf.rxmode.mtu = mtu;
     uint16_t in = DESCRIPTORS, out = DESCRIPTORS;
