@@ -129,7 +129,7 @@ void output_csv_field(FILE *to, const char *text, size_t length)
     bool quote = false;
     for (size_t i = 0; i < length; i++) quote |= text[i] && strchr(",\"\r\n", text[i]) != NULL;
     if (!quote) {
-        fwrite(text, 1, length, to);
+        if (length) fwrite(text, 1, length, to); // an empty text may be NULL
         return;
     }
     fputc('"', to);

@@ -161,7 +161,7 @@ static void a_dump_holds_what_the_goldens_hold(void **state)
     (void)state;
     write_ids();
     struct outcome o =
-        run("$D logits --tokens ids --out out --last 3 --dump d/e && ls d/e && cat d/e/manifest.json >&2");
+        run("$D logits -q --tokens ids --out out --last 3 --dump d/e && ls d/e && cat d/e/manifest.json >&2");
     assert_int_equal(o.status, 0);
     assert_string_equal(o.out, "goldens.safetensors\nmanifest.json\n");
     cJSON *manifest = cJSON_Parse(o.err);
