@@ -236,8 +236,9 @@ static int converse(struct chat *c, struct error *err)
 static void greet(const struct chat *c)
 {
     if (!lines_terminal(c->lines)) return;
-    log_notice("%s, %u ducks. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.", c->session.dir,
-               flock_ducks(engine_flock(c->session.engine)));
+    uint32_t ducks = flock_ducks(engine_flock(c->session.engine));
+    log_notice("%s, %u duck%s. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.", c->session.dir,
+               ducks, ducks == 1 ? "" : "s");
 }
 
 int command_chat(const struct options *o, struct error *err)
