@@ -1,8 +1,10 @@
 /* main.c: duckd. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "host/cli/commands.h"
 #include "host/cli/output.h"
@@ -61,6 +63,16 @@ static int run_traced(const struct options *o, int argc, char **argv, struct err
     return written;
 }
 
+/* A standard stream that the caller closed stays an error, and its number must not become that of a file of
+ * ours, into which answers or messages would then go. */
+static void occupy_standard_streams(void)
+{
+    static const int useless[] = {O_WRONLY, O_RDONLY, O_RDONLY}; // to read from, to write to
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", useless[fd]) != fd) _exit(1);
+    }
+}
+
 /* The contract's exit status. */
 static int exit_status(int rc)
 {
@@ -72,6 +84,7 @@ int main(int argc, char **argv)
     struct options options;
     struct error err = {""};
 
+    occupy_standard_streams();
     signal(SIGPIPE, SIG_IGN); // a closed stdout is an error code here, not a death
     if (options_parse(&options, argc, argv, &err) == OPTIONS_WRONG_USAGE) {
         const char *command = command_name(options.command);

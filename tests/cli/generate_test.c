@@ -297,6 +297,22 @@ static void a_closed_stdout_ends_it_quietly(void **state)
     outcome_free(&o);
 }
 
+static void closed_streams_do_not_end_up_in_its_files(void **state)
+{
+    (void)state;
+    struct outcome o = run("$D generate --backend cpu -p Hello -n 3 --csv t.csv >&-");
+    assert_int_equal(o.status, 1);
+    assert_string_equal(o.err, "duckd: stdout cannot be written: Bad file descriptor\n");
+    outcome_free(&o);
+    o = run("$D generate --backend cpu -p Hello -n 3 -v --csv t.csv 2>&- <&-");
+    assert_int_equal(o.status, 0);
+    outcome_free(&o);
+    char *csv = read_scratch("t.csv", NULL);
+    assert_int_equal(strncmp(csv, "index,", 6), 0);
+    assert_int_equal(lines_in(csv), 4);
+    free(csv);
+}
+
 static void ctrl_c_keeps_what_is_there(void **state)
 {
     static const char *const arguments[] = {"generate", "-p",    "Hello", "--ignore-eos", "-n", "4000",
@@ -326,6 +342,7 @@ int main(void)
         cmocka_unit_test(ignored_eos_is_an_ordinary_token),
         cmocka_unit_test(a_model_without_tokenizer_takes_ids),
         cmocka_unit_test(a_closed_stdout_ends_it_quietly),
+        cmocka_unit_test(closed_streams_do_not_end_up_in_its_files),
         cmocka_unit_test(ctrl_c_keeps_what_is_there),
     };
     return cmocka_run_group_tests_name("cli generate", tests, NULL, remove_scratch);
