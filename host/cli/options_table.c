@@ -490,8 +490,8 @@ const struct option_row options__table[] = {
      .commands = COMMAND_GENERATE,
      .offset = AT(csv),
      .argument = "F",
-     .help = "write a line per token: time since the request was read (t_ms) and since the token before "
-             "(tpot_ms), in ms"},
+     .help = "write a line per token (- is stdout, after the answer): time since the request was read (t_ms) "
+             "and since the token before (tpot_ms), in ms"},
 
     // where the work is done
     {.heading = "Model and machine",

@@ -44,17 +44,33 @@ static FILE *open_hidden(struct output_file *f)
     return fd < 0 ? NULL : fdopen(fd, "w+b");
 }
 
+/* stdout once more. Not by its name: opened again, a file would have a second place to write at, and what
+ * comes after us would overwrite ours. */
+static FILE *open_stdout(void)
+{
+    int fd = dup(STDOUT_FILENO);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
+    if (fd < 0 || f) return f;
+    close(fd);
+    errno = EBADF; // it is open, but not for writing
+    return NULL;
+}
+
 int output_open(struct output_file *f, const char *path, struct error *err)
 {
     struct stat st;
     *f = (struct output_file){0};
-    if (!strcmp(path, "-")) path = "/dev/stdout";
+    if (!strcmp(path, "-") || !strcmp(path, "/dev/stdout")) {
+        strcpy(f->path, "stdout");
+        f->stream = open_stdout();
+        return f->stream ? 0 : stdout_failed(errno, err);
+    }
     if (strlen(path) >= sizeof f->path) {
         return error_set(err, -ENAMETOOLONG, "a path of %zu characters is too long", strlen(path));
     }
     if (!realpath(path, f->path)) strcpy(f->path, path); // what a link points to is replaced, not the link
     if (!strncmp(path, "/dev/", 5)) {
-        f->stream = fopen(path, "ab"); // /dev/stdout may be a file of somebody else's by now
+        f->stream = fopen(path, "ab"); // /dev/fd/3 may be a file of somebody else's by now
     } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
         if (S_ISDIR(st.st_mode))
             return error_set(err, -EISDIR, "%s: cannot be written: it is a directory", path);
@@ -88,7 +104,7 @@ int output_commit(struct output_file *f, struct error *err)
     if (rc && f->temporary[0] && !f->nameless) unlink(f->temporary);
     fclose(f->stream); // flushed above
     f->stream = NULL;
-    if (rc == -EPIPE) return stdout_failed(EPIPE, err); // /dev/stdout
+    if (rc == -EPIPE) return stdout_failed(EPIPE, err);
     if (rc) return error_set(err, rc, "%s: cannot be written: %s", f->path, strerror(-rc));
     return 0;
 }

@@ -18,7 +18,8 @@ int output_finish(struct error *err);
 
 /* A file that appears complete or not at all: written without a name beside `path`, so that nothing is left
  * when the process is killed (under a temporary name where the file system cannot do that). Where `path` is
- * there and not a plain file (/dev/stdout, a pipe), it is written directly. */
+ * there and not a plain file (a device, a pipe), it is written directly; "-" is stdout, behind what it holds.
+ */
 struct output_file {
     FILE *stream;
     char path[4096], temporary[4128]; // temporary: its name until commit; empty when written directly

@@ -255,6 +255,17 @@ static void csv_has_a_line_per_token(void **state)
     outcome_free(&o);
 }
 
+static void csv_goes_to_stdout_too(void **state)
+{
+    (void)state;
+    struct outcome o = run("echo before; $D generate -p Hello -n 2 --csv - -q && echo after");
+    assert_int_equal(o.status, 0);
+    assert_int_equal(strncmp(o.out, "before\nHello!\nindex,", 20), 0);
+    assert_int_equal(lines_in(o.out), 6);
+    assert_string_equal(o.out + o.out_length - 6, "after\n");
+    outcome_free(&o);
+}
+
 static void ignored_eos_is_an_ordinary_token(void **state)
 {
     (void)state;
@@ -339,6 +350,7 @@ int main(void)
         cmocka_unit_test(a_seed_is_said_when_it_was_made_up),
         cmocka_unit_test(prompts_are_counted_as_documented),
         cmocka_unit_test(csv_has_a_line_per_token),
+        cmocka_unit_test(csv_goes_to_stdout_too),
         cmocka_unit_test(ignored_eos_is_an_ordinary_token),
         cmocka_unit_test(a_model_without_tokenizer_takes_ids),
         cmocka_unit_test(a_closed_stdout_ends_it_quietly),
