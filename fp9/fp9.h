@@ -9,13 +9,17 @@
  *   subnormal operands cost 20 x on Intel and exponent 31 means Inf/NaN in half floats; conversions never
  *   make them, fp9_check() refuses them.
  *
- * LAYOUT  A matrix (outputs, inputs) is cut into panels of 8 outputs. A panel is a run of strips of 8 outputs
- *   x 32 inputs: a vector S of 8 32-bit lanes, then 8 such vectors W[0..7] of four inputs each (the last
- * strip has only the vectors it needs, two per 8 inputs, filled up with zeros). Lanes are outputs. With V =
- * W[j] xor (S << j) and M = 0x8ff00000, the fp32 bits of raw(w) below are, for inputs 4j .. 4j + 3 of the
- * strip: W[j] & M,  (W[j] << 16) & M,  (V << 8) & M,  (V rotated left by 24) & M 9 bits a weight, read in one
- * ascending stream, 64-byte aligned. The panels of a down matrix lie in quads: the first strips of four
- * panels, their second strips ...; the last quad is filled up with panels of zeros. Why so: docs/format.md.
+ * LAYOUT  A matrix (outputs, inputs) is cut into panels of 8 outputs, a panel into strips of 32 inputs.
+ *   A strip is a vector S of 8 32-bit lanes, then 8 such vectors W[0..7] of four inputs each; lanes are
+ *   outputs. The last strip has only the vectors it needs, two per 8 inputs, filled up with zeros.
+ *   With V = W[j] xor (S << j) and M = 0x8ff00000 the fp32 bits of raw(w) below are
+ *     input 4j      W[j] & M
+ *     input 4j + 1  (W[j] << 16) & M
+ *     input 4j + 2  (V << 8) & M
+ *     input 4j + 3  (V rotated left by 24) & M
+ *   That is 9 bits a weight, read in one ascending stream, 64-byte aligned.
+ *   The panels of a down matrix lie in quads: the first strips of four panels, their second strips ...; the
+ *   last quad is filled up with panels of zeros. Why so: docs/format.md.
  *
  * ARITHMETIC  fp32, round to nearest even, in this order and no other, whatever the instruction set:
  *   prepare    xs = x x 2^96; |x| < 2^-60 counts as +0 (so no product or sum below is ever subnormal)
