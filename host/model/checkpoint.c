@@ -51,7 +51,7 @@ struct index_entry {
 static int map_shard(struct shard *s, struct error *err)
 {
     const char *name = json_path_tail(s->path);
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO is refused, not waited for
     if (fd < 0) return error_set(err, -errno, "%s: cannot open shard: %s", name, strerror(errno));
     struct stat st;
     int rc = 0;

@@ -132,7 +132,7 @@ int json_read(cJSON **out, const char *path, size_t max_bytes, struct error *err
 {
     *out = NULL;
     const char *name = json_path_tail(path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO is refused, not waited for
     if (fd < 0) return error_set(err, -errno, "%s: cannot open: %s", name, strerror(errno));
     char *text = NULL;
     struct stat st;

@@ -162,7 +162,7 @@ static void check_layout(void **state)
     checkpoint_close(c);
 }
 
-static void shard_is_a_directory(void **state)
+static void files_are_no_plain_files(void **state)
 {
     (void)state;
     char dir[128], path[256];
@@ -171,8 +171,15 @@ static void shard_is_a_directory(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     struct checkpoint *c;
     struct error err = {""};
+    const char *const shard[EXPECT_PARTS] = {"model.safetensors", "not a regular file"};
+    expect_refusal(checkpoint_open(&c, dir, &err), &err, shard);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_refusal(checkpoint_open(&c, dir, &err), &err, shard);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
     expect_refusal(checkpoint_open(&c, dir, &err), &err,
-                   (const char *const[EXPECT_PARTS]){"model.safetensors", "not a regular file"});
+                   (const char *const[EXPECT_PARTS]){"index.json", "not a regular file"});
 }
 
 /* The cache of published models keeps blobs elsewhere and links them. */
@@ -418,9 +425,9 @@ int main(void)
     const size_t layout_count = sizeof layouts / sizeof *layouts,
                  request_count = sizeof requests / sizeof *requests;
     struct CMUnitTest tests[8 + sizeof layouts / sizeof *layouts + sizeof requests / sizeof *requests] = {
-        cmocka_unit_test(shard_is_a_directory), cmocka_unit_test(shard_is_a_symlink),
-        cmocka_unit_test(values_of_vectors),    cmocka_unit_test(values_of_rows),
-        cmocka_unit_test(model_without_config), cmocka_unit_test(model_without_directory),
+        cmocka_unit_test(files_are_no_plain_files), cmocka_unit_test(shard_is_a_symlink),
+        cmocka_unit_test(values_of_vectors),        cmocka_unit_test(values_of_rows),
+        cmocka_unit_test(model_without_config),     cmocka_unit_test(model_without_directory),
         cmocka_unit_test(generation_config),
     };
     size_t n = 7;
