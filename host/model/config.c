@@ -37,7 +37,7 @@ static const struct uint_key uint_keys[] = {
     UINT("vocab_size", vocab_size, 2, 1u << 20, 1, REQUIRED),
     UINT("hidden_size", hidden_size, 8, 65536, 8, REQUIRED),
     UINT("num_hidden_layers", layers, 1, 1000, 1, REQUIRED),
-    UINT("num_nextn_predict_layers", mtp_layers, 0, 8, 1, 0),
+    UINT("num_nextn_predict_layers", mtp_layers, 0, 1, 1, 0),
     UINT("max_position_embeddings", max_positions, 1, 1u << 24, 1, REQUIRED),
     UINT("num_attention_heads", heads, 1, 1024, 1, REQUIRED),
     UINT("q_lora_rank", q_lora_rank, 1, 65536, 1, REQUIRED),
