@@ -27,7 +27,7 @@ echo "jumbo: $frames frames a step"
 
 # The tap behind the port, on an lcore far beyond the machine's.
 port "net_af_packet0,iface=p0" '"tap": true, "lcore": 100,'
-ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 1500 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
+ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 12000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
 bench=$!
 pids+=("$bench")
 for ((n = 0; n < 100; n++)); do
@@ -44,7 +44,7 @@ wait "$bench" || fail "bench-net: $(cat "$work/bench.err")"
 
 # A tap of the kernel as the port's device, a duck on its other side; its link goes down and comes back meanwhile.
 port "net_tap0,iface=t0"
-ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 3000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
+ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 6000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
 bench=$!
 pids+=("$bench")
 for ((n = 0; n < 100; n++)); do
