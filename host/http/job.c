@@ -7,6 +7,12 @@
 
 void job_output_free(struct job_output *o)
 {
+    for (struct job_output *next; o->next; o->next = next) {
+        next = o->next->next;
+        o->next->next = NULL;
+        job_output_free(o->next);
+        free(o->next);
+    }
     buffer_free(&o->reasoning);
     buffer_free(&o->content);
     free(o->logprob);

@@ -2,8 +2,9 @@
  *
  * Made, filled and freed by the HTTP thread. Between worker_submit() and the moment the HTTP thread takes its
  * `finished` output, the engine thread uses the upper part; `cancelled` may be set by anyone at any time.
- * Output is collected in `out` under the worker's mutex until the HTTP thread takes it: what a slow reader
- * has not taken piles up in one place, not as a queue of messages. */
+ * Output waits in `out` under the worker's mutex until the HTTP thread takes it, one piece for each token, so
+ * that a stream's chunks do not depend on when that thread gets a CPU. Beyond JOB_MAX_WAITING pieces the last
+ * one grows: what a slow reader has not taken piles up in one place. */
 #ifndef DUCKD_HOST_HTTP_JOB_H
 #define DUCKD_HOST_HTTP_JOB_H
 
@@ -16,6 +17,7 @@
 #include "host/text/tool_parser.h"
 
 #define JOB_MAX_TOP_LOGPROBS 20u
+#define JOB_MAX_WAITING 64u
 
 struct token_logprob {
     int32_t id;
@@ -41,6 +43,7 @@ struct job_output {
     bool finished; // the last output; result is set
     struct generation_result result;
     uint32_t reasoning_tokens, calls; // calls: that are complete
+    struct job_output *next;          // of the same job, while they wait
 };
 void job_output_free(struct job_output *o);
 
@@ -68,8 +71,10 @@ struct job {
     uint32_t reasoning_tokens;
 
     _Atomic bool cancelled;
-    struct job_output out; // under the worker's mutex
-    bool ready;            // in the list of jobs with output
+    struct job_output out;   // under the worker's mutex: the first piece
+    struct job_output *last; // of its list; NULL: `out`
+    uint32_t waiting;        // pieces behind `out`
+    bool ready;              // in the list of jobs with output
     struct job *next_ready;
 };
 

@@ -34,12 +34,44 @@ struct worker {
 
 /* ---- outputs ---- */
 
+/* Behind what waits already; grows the last piece where no further one can be. */
+static void enqueue(struct job *j, struct job_output *out)
+{
+    struct job_output *last = j->last ? j->last : &j->out, *piece = NULL;
+    if (j->ready && j->waiting < JOB_MAX_WAITING) piece = malloc(sizeof *piece);
+    if (!piece) {
+        job_output_add(last, out);
+        return;
+    }
+    *piece = *out;
+    *out = (struct job_output){0};
+    last->next = piece;
+    j->last = piece;
+    j->waiting++;
+}
+
+/* The first piece. */
+static struct job_output dequeue(struct job *j)
+{
+    struct job_output first = j->out, *next = first.next;
+    first.next = NULL;
+    if (next) {
+        j->out = *next;
+        if (j->last == next) j->last = NULL;
+        j->waiting--;
+        free(next);
+    } else {
+        j->out = (struct job_output){0};
+    }
+    return first;
+}
+
 static void post(struct job *j, struct job_output *out)
 {
     struct worker *w = j->worker;
     bool wake = false;
     pthread_mutex_lock(&w->mutex);
-    job_output_add(&j->out, out);
+    enqueue(j, out);
     if (!j->ready) {
         j->ready = true;
         j->next_ready = NULL;
@@ -56,11 +88,13 @@ struct job *worker_take(struct worker *w, struct job_output *out)
     pthread_mutex_lock(&w->mutex);
     struct job *j = w->ready;
     if (j) {
-        w->ready = j->next_ready;
-        if (!w->ready) w->ready_end = &w->ready;
-        j->ready = false;
-        *out = j->out;
-        j->out = (struct job_output){0};
+        bool more = j->out.next;
+        *out = dequeue(j);
+        if (!more) {
+            w->ready = j->next_ready;
+            if (!w->ready) w->ready_end = &w->ready;
+            j->ready = false;
+        }
     }
     pthread_mutex_unlock(&w->mutex);
     return j;

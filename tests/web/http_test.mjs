@@ -70,8 +70,7 @@ const cases = {
             assert.equal(c.usage, null);
         }
         assert.equal(chunks.map((c) => c.choices[0].delta.content ?? '').join(''), duck);
-        // a chunk may hold several tokens of 1 ms each where the machine is busy with other tests
-        assert.ok(chunks.length > 5, `in pieces: ${chunks.length}`);
+        assert.ok(chunks.length > 8, 'token by token');
         const without = events(await (await chat(ask('Hello', { stream: true }))).text()).slice(0, -1).map((e) => JSON.parse(e));
         assert.ok(without.every((c) => !('usage' in c) && c.choices.length === 1));
     },
