@@ -14,14 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fake.h"
-
-#define POSITION_BYTES 10u
-
-struct bed {
-    struct fake *fake;
-    struct engine *engine;
-};
+#include "conversation.h"
 
 static char dir[64];
 
@@ -68,24 +61,13 @@ static int remove_dir(void **state)
 static int try_open(struct bed *t, bool mtp, uint64_t identity, uint64_t cache, uint64_t budget,
                     struct error *err)
 {
-    *t = (struct bed){.fake = fake_open()};
-    t->fake->max_tokens = 8;
-    const struct flock_seam seam = fake_flock(t->fake);
-    const struct engine_settings set = {.lanes = 2,
-                                        .prefill_chunk = 8,
-                                        .step_timeout_ms = 5000,
-                                        .mtp = mtp,
-                                        .verify = MTP_ONE_JOB,
-                                        .prefix_cache_bytes = cache * POSITION_BYTES,
-                                        .bytes_per_position = POSITION_BYTES};
+    *t = bed_open(mtp, cache);
     const struct kv_store_options store = {
         .dir = dir, .budget_bytes = budget, .backend = &t->fake->backend, .identity = identity};
-    int rc = engine__assemble(&t->engine, &t->fake->model, &t->fake->backend, &seam, &set, err);
-    assert_int_equal(rc, 0);
     return engine__open_store(t->engine, &store, err);
 }
 
-static struct bed open_bed(bool mtp, uint64_t identity)
+static struct bed store_open(bool mtp, uint64_t identity)
 {
     struct bed t;
     struct error err;
@@ -93,69 +75,13 @@ static struct bed open_bed(bool mtp, uint64_t identity)
     return t;
 }
 
-static void close_bed(struct bed t)
-{
-    engine_close(t.engine);
-    for (uint32_t i = 0; i < FAKE_SEQS; i++) assert_false(t.fake->seq[i].open);
-    free(t.fake);
-}
-
-struct text {
-    int32_t id[FAKE_POSITIONS];
-    uint32_t count;
-};
-
-static bool append(void *ctx, const struct generated *g)
-{
-    struct text *t = ctx;
-    t->id[t->count++] = g->id;
-    return true;
-}
-
-/* Runs a prompt, appends `more` tokens, checked against the model computed from the whole text; returns how
- * many of the prompt's were cached. */
-static uint32_t go_on(struct bed b, struct text *t, uint32_t more)
-{
-    struct text prompt = *t;
-    const struct generation_request r = {.prompt = prompt.id,
-                                         .prompt_count = prompt.count,
-                                         .max_tokens = more,
-                                         .ignore_eos = true,
-                                         .sampling = SAMPLING_GREEDY,
-                                         .on_token = append,
-                                         .ctx = t};
-    struct generation *g;
-    struct error err;
-    assert_int_equal(engine_start(b.engine, &g, &r, &err), 0);
-    while (engine_step(b.engine)) {
-    }
-    uint32_t cached = generation_result(g)->cached_tokens;
-    assert_int_equal(generation_result(g)->reason, FINISH_LENGTH);
-    generation_free(g);
-    struct sampling greedy = SAMPLING_GREEDY;
-    struct sampler *s = sampler_open(FAKE_VOCAB, &greedy);
-    for (uint32_t n = prompt.count; n < t->count; n++) {
-        float logits[FAKE_VOCAB];
-        fake_reference(t->id, n, logits, NULL);
-        assert_int_equal(t->id[n], sampler_sample(s, logits, n));
-    }
-    sampler_close(s);
-    return cached;
-}
-
-static void say(struct text *t, uint32_t count, uint32_t variant)
-{
-    for (uint32_t i = 0; i < count; i++)
-        t->id[t->count++] = (int32_t)((i * i * 7 + variant * 13 + i) % (FAKE_VOCAB - 1));
-}
-
 static struct text told(bool mtp, uint64_t identity)
 {
-    struct bed b = open_bed(mtp, identity);
+    struct bed b = store_open(mtp, identity);
     struct text t = {0};
-    say(&t, 30, 1);
-    assert_int_equal(go_on(b, &t, 9), 0);
-    close_bed(b);
+    text_say(&t, 30, 1);
+    assert_int_equal(text_go_on(b, &t, 9), 0);
+    bed_close(b);
     assert_int_equal(each_file(NULL), 1);
     return t;
 }
@@ -165,17 +91,17 @@ static void a_restarted_engine_computes_only_what_is_new(void **state)
     (void)state;
     for (int mtp = 0; mtp < 2; mtp++) {
         struct text t = told(mtp, 7);
-        struct bed b = open_bed(mtp, 7);
+        struct bed b = store_open(mtp, 7);
         uint32_t known = t.count - 1;
-        say(&t, 5, 2);
-        uint32_t cached = go_on(b, &t, 7);
+        text_say(&t, 5, 2);
+        uint32_t cached = text_go_on(b, &t, 7);
         assert_in_range(cached, known - (mtp ? 4 : 0), known);
-        close_bed(b);
+        bed_close(b);
         assert_int_equal(each_file(NULL), 1); // the longer text took the place of the shorter
-        b = open_bed(mtp, 7);
-        say(&t, 2, 3);
-        assert_true(go_on(b, &t, 2) > known + 5);
-        close_bed(b);
+        b = store_open(mtp, 7);
+        text_say(&t, 2, 3);
+        assert_true(text_go_on(b, &t, 2) > known + 5);
+        bed_close(b);
         each_file(remove_file);
     }
 }
@@ -210,10 +136,10 @@ static void cut(const char *path)
 
 static void refuses(struct text t, uint64_t identity)
 {
-    struct bed b = open_bed(false, identity);
-    say(&t, 3, 2);
-    assert_int_equal(go_on(b, &t, 3), 0);
-    close_bed(b);
+    struct bed b = store_open(false, identity);
+    text_say(&t, 3, 2);
+    assert_int_equal(text_go_on(b, &t, 3), 0);
+    bed_close(b);
     each_file(remove_file);
 }
 
@@ -247,32 +173,32 @@ static void the_budget_holds(void **state)
     assert_int_equal(try_open(&b, false, 7, 96, 2 * file, &err), 0);
     struct text t[6] = {0};
     for (uint32_t i = 0; i < 6; i++) {
-        say(&t[i], 24, 10 + i);
-        go_on(b, &t[i], 3);
-        say(&t[i], 4, i);
-        go_on(b, &t[i], 3); // continued: a conversation
+        text_say(&t[i], 24, 10 + i);
+        text_go_on(b, &t[i], 3);
+        text_say(&t[i], 4, i);
+        text_go_on(b, &t[i], 3); // continued: a conversation
         assert_true(kv_store_bytes(b.engine->store) <= 2 * file);
     }
-    close_bed(b);
+    bed_close(b);
     assert_in_range(each_file(NULL), 1, 2);
     assert_int_equal(try_open(&b, false, 7, 96, 2 * file, &err), 0);
-    say(&t[5], 4, 9);
-    assert_true(go_on(b, &t[5], 2) > 20); // the last one used is there
-    say(&t[0], 4, 9);
-    assert_int_equal(go_on(b, &t[0], 2), 0); // the first one is not
-    close_bed(b);
+    text_say(&t[5], 4, 9);
+    assert_true(text_go_on(b, &t[5], 2) > 20); // the last one used is there
+    text_say(&t[0], 4, 9);
+    assert_int_equal(text_go_on(b, &t[0], 2), 0); // the first one is not
+    bed_close(b);
     each_file(remove_file);
 }
 
 static void one_process_at_a_time(void **state)
 {
     (void)state;
-    struct bed a = open_bed(false, 7), b;
+    struct bed a = store_open(false, 7), b;
     struct error err;
     assert_true(try_open(&b, false, 7, 100, 1000, &err) < 0);
     assert_non_null(strstr(err.text, "another duckd"));
-    close_bed(b);
-    close_bed(a);
+    bed_close(b);
+    bed_close(a);
 }
 
 int main(void)
