@@ -138,13 +138,13 @@ static int answer_turn(struct chat *c, const struct ids *prompt, double spent_ms
 }
 
 /* A message of the user, answered. An error of one turn does not end the chat. */
-static int turn(struct chat *c, const char *line, struct error *err)
+static int turn(struct chat *c, const char *line, size_t length, struct error *err)
 {
     struct session *s = &c->session;
     struct ids prompt = {0};
     size_t before = c->count;
     uint64_t start = clock_ns();
-    if (add_message(c, CHAT_USER, line, strlen(line))) return error_set(err, -ENOMEM, "out of memory");
+    if (add_message(c, CHAT_USER, line, length)) return error_set(err, -ENOMEM, "out of memory");
     const struct chat_request chat = {.messages = c->messages, .count = c->count, .thinking = c->think};
     int rc = chat_encode(&s->chat, s->tokenizer, &chat, &prompt, err);
     double spent_ms = (double)(clock_ns() - start) / 1e6;
@@ -214,15 +214,16 @@ static bool is_command(const char *line)
 static int converse(struct chat *c, struct error *err)
 {
     for (;;) {
-        char *line;
-        int rc = lines_read(c->lines, &line, err);
+        const char *line;
+        size_t length;
+        int rc = lines_read(c->lines, &line, &length, err);
         if (rc <= 0) return rc;
-        if (!*line) continue;
+        if (length == 0) continue;
         if (is_command(line)) {
             rc = slash_command(c, line, err);
             if (rc > 0) return 0;
         } else {
-            rc = turn(c, line, err);
+            rc = turn(c, line, length, err);
             if (rc == -E2BIG) { // the person can do something about it
                 log_error("%s", err->text);
                 rc = lines_terminal(c->lines) ? 0 : rc;

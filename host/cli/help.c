@@ -61,8 +61,8 @@ static void print_overview(FILE *to)
     for (size_t i = 0; i < options__command_count; i++) {
         fprintf(to, "  %-10s %s\n", options__commands[i].name, options__commands[i].brief);
     }
-    fputs("\nduckd COMMAND --help explains a command with all its options; duckd --version prints the "
-          "version.\n"
+    fputs("\nduckd COMMAND --help and duckd help COMMAND explain a command with all its options; "
+          "duckd --version\nprints the version. "
           "Results go to stdout, everything else to stderr.\n"
           "Exit status: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C.\n\n"
           "try: duckd generate -p \"What is a duck?\"\n",

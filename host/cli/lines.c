@@ -158,14 +158,15 @@ static int keep_line(struct lines *l, const char *text, size_t length, struct er
     return 0;
 }
 
-/* Drops blanks around the text. */
-static void trim(char *text, size_t length)
+/* Drops blanks around the text; returns what is left of its length. */
+static size_t trim(char *text, size_t length)
 {
-    while (length && strchr(" \t\r\n", text[length - 1])) length--;
+    while (length && memchr(" \t\r\n", text[length - 1], 4)) length--;
     size_t blanks = 0;
-    while (blanks < length && strchr(" \t", text[blanks])) blanks++;
+    while (blanks < length && memchr(" \t", text[blanks], 2)) blanks++;
     memmove(text, text + blanks, length - blanks);
     text[length - blanks] = 0;
+    return length - blanks;
 }
 
 /* 1: a line, 0: the end. */
@@ -193,24 +194,24 @@ static int edit_line(struct lines *l, const char **text, size_t *length)
     }
 }
 
-int lines_read(struct lines *l, char **line, struct error *err)
+int lines_read(struct lines *l, const char **line, size_t *length, struct error *err)
 {
     if (l->edit) {
         const char *text;
-        size_t length;
+        size_t bytes;
         HistEvent event;
-        if (!edit_line(l, &text, &length)) return 0;
-        if (strspn(text, " \t\r\n") < length) history(l->history, &event, H_ENTER, text);
-        int rc = keep_line(l, text, length, err);
+        if (!edit_line(l, &text, &bytes)) return 0;
+        if (strspn(text, " \t\r\n") < bytes) history(l->history, &event, H_ENTER, text);
+        int rc = keep_line(l, text, bytes, err);
         if (rc < 0) return rc;
-        trim(l->line, length);
+        *length = trim(l->line, bytes);
     } else {
         errno = 0;
-        ssize_t length = getline(&l->line, &l->capacity, stdin);
-        if (length < 0 && ferror(stdin))
+        ssize_t bytes = getline(&l->line, &l->capacity, stdin);
+        if (bytes < 0 && ferror(stdin))
             return error_set(err, -errno, "stdin cannot be read: %s", strerror(errno));
-        if (length < 0) return 0;
-        trim(l->line, (size_t)length);
+        if (bytes < 0) return 0;
+        *length = trim(l->line, (size_t)bytes);
     }
     *line = l->line;
     return 1;

@@ -6,6 +6,7 @@
 #define DUCKD_HOST_CLI_LINES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "host/util/error.h"
 
@@ -14,8 +15,9 @@ int lines_open(struct lines **out, bool history, struct error *err);
 void lines_close(struct lines *l); // saves the history
 bool lines_terminal(const struct lines *l);
 
-/* 1: *line is there until the next call, without newline and surrounding blanks; 0: no more (Ctrl-D,
- * SIGTERM). Ctrl-C at the prompt drops the line that was begun. */
-int lines_read(struct lines *l, char **line, struct error *err);
+/* 1: *line is there until the next call, `length` bytes (NULs among them are text) and a NUL, without newline
+ * and surrounding blanks; 0: no more (Ctrl-D, SIGTERM). Ctrl-C at the prompt drops the line that was begun.
+ */
+int lines_read(struct lines *l, const char **line, size_t *length, struct error *err);
 
 #endif

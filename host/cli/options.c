@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/flock/spec.h"
+
 static_assert(sizeof((struct options){0}.given) >= 64, "one entry per row of the table");
 
 struct chunk { // of options->memory
@@ -340,10 +342,22 @@ static int check_form(const struct options *o, struct error *err)
     return 0;
 }
 
+/* A wrong number of local ducks is known before anything is read; a file is not. */
+static int check_flock(const char *text, struct error *err)
+{
+    struct flock_spec spec;
+    if (!text || strncmp(text, "local:", strlen("local:")) != 0) return 0;
+    int rc = flock_spec_read(&spec, text, err);
+    if (rc == 0) flock_spec_free(&spec);
+    return rc;
+}
+
 /* What every command cannot do without, and options that contradict each other. */
 static int check_whole(const struct options *o, struct error *err)
 {
     const char *name = command_name(o->command);
+    int rc = check_flock(o->flock, err);
+    if (rc) return rc;
     switch (o->command) {
     case COMMAND_GENERATE:
         if (!o->prompt && !o->prompt_file && !o->tokens) {
@@ -447,6 +461,16 @@ static int read_arguments(struct options *o, int argc, char **argv, struct error
     return check_whole(o, err);
 }
 
+/* duckd help [COMMAND] */
+static enum options_end read_help(struct options *o, int argc, char **argv, struct error *err)
+{
+    o->help = true;
+    if (argc > 2 && read_command(o, argv[2], err)) return OPTIONS_WRONG_USAGE;
+    if (argc <= 3) return OPTIONS_OK;
+    error_set(err, -EINVAL, "unexpected argument '%s'", argv[3]);
+    return OPTIONS_WRONG_USAGE;
+}
+
 enum options_end options_parse(struct options *o, int argc, char **argv, struct error *err)
 {
     *o = (struct options){0};
@@ -463,6 +487,7 @@ enum options_end options_parse(struct options *o, int argc, char **argv, struct 
         o->version = true;
         return OPTIONS_OK;
     }
+    if (!strcmp(argv[1], "help")) return read_help(o, argc, argv, err);
     if (read_command(o, argv[1], err)) return OPTIONS_WRONG_USAGE;
     return read_arguments(o, argc, argv, err) ? OPTIONS_WRONG_USAGE : OPTIONS_OK;
 }

@@ -40,6 +40,16 @@ static void piped_lines_get_answers(void **state)
     }
 }
 
+/* What lies behind a NUL is a part of the message: another conversation than without it. */
+static void a_nul_does_not_cut_a_line(void **state)
+{
+    (void)state;
+    struct outcome o = run("printf 'What is\\000 the capital of Japan?\n' | $D chat");
+    assert_int_equal(o.status, 0);
+    assert_non_null(strstr(o.out, "Tokyo"));
+    outcome_free(&o);
+}
+
 static void a_reset_forgets(void **state)
 {
     (void)state;
@@ -118,9 +128,9 @@ static void history_can_be_left_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(piped_lines_get_answers),     cmocka_unit_test(a_reset_forgets),
-        cmocka_unit_test(a_full_context_is_said),      cmocka_unit_test(history_can_be_left_out),
-        cmocka_unit_test(a_terminal_can_stop_answers),
+        cmocka_unit_test(piped_lines_get_answers), cmocka_unit_test(a_nul_does_not_cut_a_line),
+        cmocka_unit_test(a_reset_forgets),         cmocka_unit_test(a_full_context_is_said),
+        cmocka_unit_test(history_can_be_left_out), cmocka_unit_test(a_terminal_can_stop_answers),
     };
     return cmocka_run_group_tests_name("cli chat", tests, NULL, remove_scratch);
 }

@@ -23,6 +23,10 @@ static const struct refusal refusals[] = {
     {"generate -p x --dump d", 2, "generate does not take the option '--dump'"},
     {"generate -p x stray", 2, "unexpected argument 'stray'"},
     {"generate -p x -p y --tokens t", 2, "-p and --tokens are given, only one of them can be"},
+    {"generate -p x --flock local:0", 2, "flock 'local:0': the number of local ducks must be 1 .. 256"},
+    {"chat --flock local:many", 2, "flock 'local:many': the number of local ducks must be 1 .. 256"},
+    {"help quack", 2, "unknown command 'quack'"},
+    {"help generate chat", 2, "unexpected argument 'chat'"},
     {"generate -p x --temperature warm", 2, "--temperature takes a number, not 'warm'"},
     {"generate -p x --temperature -0.5", 2, "--temperature is -0.5, it can be 0 to 100"},
     {"generate -p x --temperature nan", 2, "--temperature takes a number, not 'nan'"},
@@ -175,8 +179,10 @@ static void help_explains_every_command(void **state)
 static void help_lists_no_command_that_does_not_exist(void **state)
 {
     (void)state;
-    struct outcome o = run("$D --help; for c in $($D --help | sed -n 's/^  \\([a-z]*\\)   *.*/\\1/p'); do "
-                           "$D $c --help >/dev/null || echo BAD $c; done; $D --version");
+    struct outcome o =
+        run("$D --help; for c in $($D --help | sed -n 's/^  \\([a-z]*\\)   *.*/\\1/p'); do "
+            "$D $c --help >help1 && $D help $c >help2 && cmp help1 help2 || echo BAD $c; done; "
+            "$D --help >help1; $D help | cmp help1 || echo BAD; $D --version");
     assert_int_equal(o.status, 0);
     assert_null(strstr(o.out, "BAD"));
     assert_non_null(strstr(o.out, "\nduckd 0."));
