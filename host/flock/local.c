@@ -276,12 +276,12 @@ int transport_bad_weight(const struct transport_matrix *m, int why, uint64_t whe
         float scale;
         memcpy(&scale, w->scales + where * sizeof scale, sizeof scale);
         return error_set(err, -EINVAL,
-                         "%s: scale %llu is %g, it must be a positive normal number below 2^112", w->name,
-                         (unsigned long long)where, (double)scale);
+                         "%s: %s: scale %llu is %g, it must be a positive normal number below 2^112", w->file,
+                         w->name, (unsigned long long)where, (double)scale);
     }
-    return error_set(err, -EINVAL,
-                     "%s: element [%llu, %llu] is not a number that experts can be computed with", w->name,
-                     (unsigned long long)(where / w->cols), (unsigned long long)(where % w->cols));
+    return error_set(
+        err, -EINVAL, "%s: %s: element [%llu, %llu] is not a number that experts can be computed with",
+        w->file, w->name, (unsigned long long)(where / w->cols), (unsigned long long)(where % w->cols));
 }
 
 static int local_load(struct transport *t, const struct transport_matrix *m, struct error *err)

@@ -36,6 +36,7 @@ struct weight {
     const uint8_t
         *scales; // fp32 little-endian, maybe unaligned: (ceil(rows / 128), ceil(cols / 128)); NULL unless fp8
     const char *name; // of the tensor, for messages
+    const char *file; // likewise, that it lies in
 };
 
 struct checkpoint;

@@ -134,7 +134,12 @@ int checkpoint_matrix(const struct checkpoint *c, struct weight *out, uint64_t r
     if (rc) return rc;
     const uint64_t want[2] = {rows, cols};
     if ((rc = check_shape(c, t, want, 2, err))) return rc;
-    *out = (struct weight){.dtype = t->dtype, .rows = rows, .cols = cols, .data = t->data, .name = t->name};
+    *out = (struct weight){.dtype = t->dtype,
+                           .rows = rows,
+                           .cols = cols,
+                           .data = t->data,
+                           .name = t->name,
+                           .file = file_of(c, t)};
     if (t->dtype == DTYPE_F8_E4M3) return find_scales(c, out, t, err);
     if (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F32) return 0;
     return error_set(err, -EINVAL, "%s: tensor %s: dtype is %s, a matrix must be F8_E4M3, BF16 or F32",

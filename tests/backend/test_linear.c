@@ -69,7 +69,7 @@ static void set_up(struct setup *s, const struct shape *shape, unsigned threads)
     s->k = fp9_select(NULL);
     if (pool_open(&s->pool, threads, &err)) fail_msg("%s", err.text);
     fill(s, shape, &seed);
-    s->w = (struct weight){shape->dtype, shape->outputs, shape->inputs, s->data, s->scales, "w"};
+    s->w = (struct weight){shape->dtype, shape->outputs, shape->inputs, s->data, s->scales, "w", "f"};
     if (linear_load(&s->l, &s->w, s->k, s->pool, &err)) fail_msg("%s", err.text);
     s->x = random_floats(&seed, MAX_TOKENS * shape->inputs);
     s->in = random_floats(&seed, MAX_TOKENS * shape->inputs);
@@ -165,16 +165,16 @@ static void test_refuses(void **state)
     assert_int_equal(pool_open(&pool, 1, &err), 0);
     uint8_t codes[64] = {[9] = 0xff};
     float scale = 1.0f;
-    struct weight w = {DTYPE_F8_E4M3, 8, 8, codes, (uint8_t *)&scale, "some.weight"};
+    struct weight w = {DTYPE_F8_E4M3, 8, 8, codes, (uint8_t *)&scale, "some.weight", "some.file"};
     assert_true(linear_load(&l, &w, fp9_select(NULL), pool, &err) < 0);
-    assert_non_null(strstr(err.text, "some.weight"));
+    assert_non_null(strstr(err.text, "some.file: some.weight"));
     assert_non_null(strstr(err.text, "(1, 1)"));
     codes[9] = 0;
     scale = -1.0f;
     assert_true(linear_load(&l, &w, fp9_select(NULL), pool, &err) < 0);
     assert_non_null(strstr(err.text, "some.weight_scale_inv"));
     float f[64] = {[63] = INFINITY};
-    w = (struct weight){DTYPE_F32, 8, 8, (uint8_t *)f, NULL, "other.weight"};
+    w = (struct weight){DTYPE_F32, 8, 8, (uint8_t *)f, NULL, "other.weight", "f"};
     assert_true(linear_load(&l, &w, fp9_select(NULL), pool, &err) < 0);
     assert_non_null(strstr(err.text, "(7, 7)"));
     pool_close(pool);

@@ -459,9 +459,9 @@ static void one_weight_counts(void **state)
     change_byte(dir, m, tensor, at, 0x7f);
     assert_int_equal(open_changed(&changed, &f, dir, &err), -EINVAL);
     char message[256];
-    snprintf(message, sizeof message, "%s: element [5, 77] is not a number that experts can be computed with",
-             tensor);
-    assert_string_equal(err.text, message);
+    snprintf(message, sizeof message,
+             ".safetensors: %s: element [5, 77] is not a number that experts can be computed with", tensor);
+    if (!strstr(err.text, message)) fail_msg("got '%s', want '%s'", err.text, message);
     model_close(&changed);
 
     change_byte(dir, m, tensor, at, 0);
@@ -469,7 +469,8 @@ static void one_weight_counts(void **state)
     change_byte(dir, m, tensor, 4 + 3, 0); // scale 1 becomes subnormal
     change_byte(dir, m, tensor, 4 + 2, 1);
     assert_int_equal(open_changed(&changed, &f, dir, &err), -EINVAL);
-    static const char wanted[] = "model.layers.1.mlp.shared_experts.up_proj.weight: scale 1 is 9.";
+    static const char wanted[] =
+        ".safetensors: model.layers.1.mlp.shared_experts.up_proj.weight: scale 1 is 9.";
     if (!strstr(err.text, wanted)) fail_msg("got '%s', want '%s'", err.text, wanted);
     model_close(&changed);
     free_step(&s);

@@ -138,8 +138,8 @@ static int load_scales(struct linear *l, const struct weight *w, struct error *e
         l->scales[i] = s * FP9_W_SCALE;
         if (!isnormal(s) || s < 0 || !isfinite(l->scales[i]))
             return error_set(err, -EINVAL,
-                             "%s_scale_inv: block (%zu, %zu) is %g, not a positive normal number", w->name,
-                             i / cols, i % cols, (double)s);
+                             "%s: %s_scale_inv: block (%zu, %zu) is %g, not a positive normal number",
+                             w->file, w->name, i / cols, i % cols, (double)s);
     }
     l->fp9 = (struct fp9_matrix){.panels = l->data,
                                  .panel_stride = l->panel_bytes,
@@ -177,7 +177,7 @@ int linear_load(struct linear *l, const struct weight *w, const struct fp9_kerne
     if (!bad) return 0;
     size_t cols = l->inputs;
     linear_free(l);
-    return error_set(err, -EINVAL, "%s: weight (%zu, %zu) is not a finite number", w->name,
+    return error_set(err, -EINVAL, "%s: %s: weight (%zu, %zu) is not a finite number", w->file, w->name,
                      (size_t)(bad - 1) / cols, (size_t)(bad - 1) % cols);
 }
 

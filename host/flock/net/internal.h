@@ -53,6 +53,7 @@ struct net_put {
     uint32_t kind, object, total;
     uint8_t *bytes;                // owned
     uint64_t hash, key;            // of the object; of the manifest (units)
+    const char *file, *name;       // of a unit's tensor, for messages; NULL: unknown
     uint32_t chunks, base, unsent; // chunks before `base` are there; `unsent`: first never sent
     uint32_t in_flight;
     uint64_t *sent_ns; // (chunks) 0: to be sent; NET_CHUNK_THERE
@@ -63,9 +64,9 @@ struct net_put {
 };
 #define NET_CHUNK_THERE UINT64_MAX
 
-/* Takes `bytes` over, also when it fails. Any thread. */
-int net__put(struct net_duck *d, enum wire_object kind, uint32_t object, uint8_t *bytes, uint32_t total,
-             uint64_t hash, uint64_t key);
+/* Queues a copy of *what: kind, object, total, bytes (taken over, also when it fails), hash and what belongs
+ * to units. Any thread. */
+int net__put(struct net_duck *d, const struct net_put *what);
 void net__put_ack(struct net_duck *d, const struct wire_put_ack *a, uint64_t now);
 void net__put_work(struct net_duck *d, uint64_t now, uint64_t *deadline);
 void net__put_free(struct net_duck *d);

@@ -68,9 +68,16 @@ static int send_unit(struct net_flock *f, struct net_duck *d, const struct net_u
         free(out);
         return rc;
     }
-    uint64_t hash = wire_object_hash(out, bytes);
+    const struct net_put put = {.kind = WIRE_UNIT,
+                                .object = (uint32_t)unit,
+                                .bytes = out,
+                                .total = (uint32_t)bytes,
+                                .hash = wire_object_hash(out, bytes),
+                                .key = key,
+                                .file = s->file,
+                                .name = s->name};
     atomic_fetch_add(&f->units_sent, 1);
-    rc = net__put(d, WIRE_UNIT, (uint32_t)unit, out, (uint32_t)bytes, hash, key);
+    rc = net__put(d, &put);
     if (rc) return error_set(err, rc, "no memory to queue a weight unit");
     return wait_queue(f, QUEUED_MOST, err);
 }

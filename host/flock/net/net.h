@@ -309,6 +309,7 @@ struct net_unit_source {
     uint32_t bank, expert;
     uint32_t column; // of the expert's column 0 in the tensor
     const struct wire_tensor *tensor;
+    const char *file, *name; // of the tensor, for messages; both outlive the session, NULL: unknown
 };
 /* Cuts the matrix for all ducks that want a part of it and hold it not yet, and queues the parts; blocks
  * while too much is queued. DUCK_BAD_WEIGHT with *where as wire_unit_cut(); other negative: failed. */

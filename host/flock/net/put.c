@@ -21,30 +21,24 @@
 #define ROOM_AGAIN (2 * NET_MS) // after "no room"
 #define RESTARTS 5u
 
-int net__put(struct net_duck *d, enum wire_object kind, uint32_t object, uint8_t *bytes, uint32_t total,
-             uint64_t hash, uint64_t key)
+int net__put(struct net_duck *d, const struct net_put *what)
 {
     struct net_flock *f = d->port->flock;
     struct net_put *p = calloc(1, sizeof *p);
-    uint32_t chunk = WIRE_CHUNK(f->payload), chunks = (total + chunk - 1) / chunk;
-    uint64_t *sent = p && bytes ? calloc(chunks + 1, sizeof *sent) : NULL;
+    uint32_t chunk = WIRE_CHUNK(f->payload), chunks = (what->total + chunk - 1) / chunk;
+    uint64_t *sent = p && what->bytes ? calloc(chunks + 1, sizeof *sent) : NULL;
     if (!sent) {
         free(p);
-        free(bytes);
+        free(what->bytes);
         return -ENOMEM;
     }
-    *p = (struct net_put){.kind = (uint32_t)kind,
-                          .object = object,
-                          .total = total,
-                          .bytes = bytes,
-                          .hash = hash,
-                          .key = key,
-                          .chunks = chunks,
-                          .sent_ns = sent};
+    *p = *what;
+    p->chunks = chunks;
+    p->sent_ns = sent;
     pthread_mutex_lock(&f->load_mutex);
     *d->queue_tail = p;
     d->queue_tail = &p->next;
-    f->queued_bytes += total;
+    f->queued_bytes += p->total;
     atomic_fetch_add(&d->queued, 1);
     pthread_mutex_unlock(&f->load_mutex);
     return 0;
@@ -127,23 +121,25 @@ static void refused(struct net_duck *d, const struct net_put *p, const struct wi
     static const char *const kind[] = {"program", "plan", "unit of weights"};
     struct net_flock *f = d->port->flock;
     unsigned long long value = a->value, available = a->available;
-    const char *name = net_duck_name(d).s;
+    const struct net_name duck = net_duck_name(d);
+    const char *file = p->file ? p->file : "?", *name = p->name ? p->name : "?";
     switch (a->reason) {
     case WIRE_PUT_NO_MEMORY:
-        net_fail(f, -ENOMEM, "%s has no memory for its part: %llu bytes needed, %llu free", name, value,
+        net_fail(f, -ENOMEM, "%s has no memory for its part: %llu bytes needed, %llu free", duck.s, value,
                  available);
         return;
     case WIRE_PUT_BAD_WEIGHT:
         net_fail(f, -EINVAL,
-                 "%s: element %llu of weight unit %u is no number that experts can be computed with", name,
-                 value, p->object);
+                 "%s: %s: element %llu of the part of %s is not a number that experts can be computed with",
+                 file, name, value, duck.s);
         return;
     case WIRE_PUT_BAD_SCALE:
-        net_fail(f, -EINVAL, "%s: scale %llu of weight unit %u must be a positive normal number below 2^112",
-                 name, value, p->object);
+        net_fail(f, -EINVAL,
+                 "%s: %s: scale %llu of the part of %s must be a positive normal number below 2^112", file,
+                 name, value, duck.s);
         return;
     default:
-        net_fail(f, -EPROTO, "%s refuses %s %u: reason %u, value %llu", name, kind[p->kind], p->object,
+        net_fail(f, -EPROTO, "%s refuses %s %u: reason %u, value %llu", duck.s, kind[p->kind], p->object,
                  a->reason, value);
     }
 }

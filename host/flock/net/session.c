@@ -191,9 +191,11 @@ static void prepare_duck(struct net_duck *d, uint64_t now, uint64_t *deadline)
     if (gets_program(d) && !d->opened.program_held) {
         if (d->program_asked) return;
         d->program_asked = true;
-        if (net__put(d, WIRE_PROGRAM, 0, copy_of(f->program, f->program_length), f->program_length,
-                     f->program_hash, 0))
-            net_fail(f, -ENOMEM, "no memory to send the program");
+        const struct net_put program = {.kind = WIRE_PROGRAM,
+                                        .bytes = copy_of(f->program, f->program_length),
+                                        .total = f->program_length,
+                                        .hash = f->program_hash};
+        if (net__put(d, &program)) net_fail(f, -ENOMEM, "no memory to send the program");
     } else if (!d->computes_right) {
         if (now >= d->timer_ns) {
             struct wire_kat ask = {.seed = f->kat.seed};
@@ -204,9 +206,11 @@ static void prepare_duck(struct net_duck *d, uint64_t now, uint64_t *deadline)
     } else if (!d->opened.plan_held) {
         if (d->plan_asked) return;
         d->plan_asked = true;
-        if (net__put(d, WIRE_PLAN, 0, copy_of(d->plan_bytes, d->plan_length), d->plan_length, d->plan_hash,
-                     0))
-            net_fail(f, -ENOMEM, "no memory to send the plan");
+        const struct net_put plan = {.kind = WIRE_PLAN,
+                                     .bytes = copy_of(d->plan_bytes, d->plan_length),
+                                     .total = d->plan_length,
+                                     .hash = d->plan_hash};
+        if (net__put(d, &plan)) net_fail(f, -ENOMEM, "no memory to send the plan");
     } else if (d->unit_asked >= d->units) {
         atomic_store(&d->state, NET_READY);
     } else {

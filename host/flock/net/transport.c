@@ -275,8 +275,13 @@ static int net_transport_load(struct transport *t, const struct transport_matrix
                                        .hidden = f->hidden,
                                        .width = m->tensor_width,
                                        .which = m->which};
-    const struct net_unit_source s = {
-        .key = m->source, .bank = m->bank, .expert = m->expert, .column = m->column, .tensor = &tensor};
+    const struct net_unit_source s = {.key = m->source,
+                                      .bank = m->bank,
+                                      .expert = m->expert,
+                                      .column = m->column,
+                                      .tensor = &tensor,
+                                      .file = w->file,
+                                      .name = w->name};
     uint64_t where = 0;
     struct error inner = {0};
     int rc = net_load(f, &s, &where, &inner);
