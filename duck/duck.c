@@ -65,7 +65,8 @@ uint64_t duck_poll(struct duck *d)
     struct datagram in[IN_FRAMES];
     d->busy = 0;
     d->now = d->p->now(d->p->self);
-    uint32_t n = d->link->recv(d->link->self, in, IN_FRAMES);
+    int deaf = d->session.terms.in_turn && d->judge.running;
+    uint32_t n = deaf ? 0 : d->link->recv(d->link->self, in, IN_FRAMES);
     for (uint32_t i = 0; i < n; i++) duck__frame(d, &in[i]);
     if (duck__store_poll(d)) d->busy = 1;
     compute(d);

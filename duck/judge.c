@@ -382,6 +382,7 @@ int duck__judge_advance(struct duck *d)
     if (j->running) computed(d, j->running);
     int did = j->running != NULL;
     j->running = NULL;
+    if (d->session.terms.in_turn && duck__results_pending(d)) return did;
     struct step_slot *s = next_queued(j);
     if (!s) return duck__pack_next(d) || did;
     start_step(d, s);

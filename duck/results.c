@@ -19,10 +19,10 @@ static uint32_t fill(const struct step_slot *s, uint32_t fragment, uint8_t *out)
     return (uint32_t)(to - out);
 }
 
-static int is_final(const struct step_slot *s, uint32_t fragment)
+static int is_final(const struct duck *d, const struct step_slot *s, uint32_t fragment)
 {
     if (s->state == STEP_COMPUTED) return 1;
-    if (!s->work) return 0; // still being unpacked
+    if (!s->work || d->session.terms.in_turn) return 0; // still being unpacked; not before the last row
     struct wire_result_part p = wire_result_part(&s->plan, fragment);
     uint32_t end, task = duck_work_row_tasks(s->work, p.subtree, p.first_row, p.rows, &end);
     for (; task < end; task++)
@@ -83,7 +83,7 @@ static int send_slot(struct duck *d, struct step_slot *s, uint32_t *most)
 {
     if (s->state != STEP_RUNNING && s->state != STEP_COMPUTED) return 1;
     if (s->again_left && !send_again(d, s, most)) return 0;
-    while (s->sent < s->plan.fragments && is_final(s, s->sent)) {
+    while (s->sent < s->plan.fragments && is_final(d, s, s->sent)) {
         if (*most == 0 || !send_fragment(d, s, s->sent)) return 0;
         s->sent++;
         --*most;

@@ -80,6 +80,7 @@ static uint64_t bad_field(const struct duck *d, const struct wire_open *o)
         return offsetof(struct wire_open, step_slots);
     if (o->element_bytes != 1 && o->element_bytes != 2 && o->element_bytes != 4)
         return offsetof(struct wire_open, element_bytes);
+    if (o->in_turn > 1) return offsetof(struct wire_open, in_turn);
     return 0;
 }
 

@@ -132,7 +132,8 @@ struct wire_open {
     uint64_t plan_hash, program_hash; // program_hash 0: the duck's own kernels
     uint32_t address;                 // of the host: what others are told while the lease runs
     uint16_t port;
-    uint16_t element_bytes; // largest of the weights to come (1, 2, 4): sizes the staging slots
+    uint8_t element_bytes; // largest of the weights to come (1, 2, 4): sizes the staging slots
+    uint8_t in_turn;       // 1: receive, compute, send one after the other, to measure what overlap saves
 };
 _Static_assert(sizeof(struct wire_open) == 80 && offsetof(struct wire_open, plan_hash) == 56, "open");
 

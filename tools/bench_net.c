@@ -2,8 +2,9 @@
  * its ducks compute, and how many bytes cross the wire beside the fewest possible.
  *
  * The weights are random and the same for all experts; which experts a step reads is drawn anew each time, so
- * that a duck with enough of them reads memory. Times are medians. Between the lines "steps begin" and "steps
- * end" nothing is printed: tests count system calls there. */
+ * that a duck with enough of them reads memory. Times are medians. --compare has sessions in turn with ducks
+ * that receive and send while they compute and with ducks that do not. Between the lines "steps begin" and
+ * "steps end" nothing is printed: tests count system calls there. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,11 +17,11 @@
 #include "host/flock/transport.h"
 #include "host/util/clock.h"
 
-enum { MOST_LANES = 4, CLOSE_MS = 1000, OPEN_MS = 30000, STEP_MS = 30000, WARM_UP = 20 };
+enum { MOST_LANES = 4, CLOSE_MS = 1000, OPEN_MS = 30000, STEP_MS = 30000, WARM_UP = 20, MOST_ROUNDS = 100 };
 
 struct options {
     const char *flock;
-    uint32_t hidden, columns, experts, top_k, tokens, lanes, steps, loads;
+    uint32_t hidden, columns, experts, top_k, tokens, lanes, steps, loads, rounds;
     enum wire_dtype activation, result;
 };
 
@@ -121,27 +122,38 @@ static int start(struct bench *b, struct error *err)
     return rc ? rc : reach(b, NET_FOUND, b->spec.net->find_ms, err);
 }
 
-static int open_session(struct bench *b, struct error *err)
+static int open_session(struct bench *b, bool in_turn, struct error *err)
 {
     uint8_t nonce[WIRE_NONCE];
     if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce) return error_set(err, -1, "no random numbers");
     memcpy(&b->seed, nonce, sizeof b->seed);
     b->seed |= 1;
-    make_plan(b);
-    make_tensor(b);
     struct net_session s = {.plan = &b->plan,
                             .lanes = b->o.lanes,
                             .max_tokens = b->o.tokens,
                             .max_top_k = b->o.top_k,
                             .element_bytes = 1,
                             .activation = b->o.activation,
-                            .result = b->o.result};
+                            .result = b->o.result,
+                            .in_turn = in_turn};
     int rc = net_flock_prepare(&b->f, &s, nonce, err);
     if (rc) return rc;
     net_set_goal(&b->f, NET_OPEN);
     rc = reach(b, NET_READY, OPEN_MS, err);
     if (!rc) net_set_goal(&b->f, NET_RUN);
     return rc;
+}
+
+/* Another session with the same ducks, which keep their weights. */
+static int reopen_session(struct bench *b, bool in_turn, struct error *err)
+{
+    net_set_goal(&b->f, NET_CLOSE);
+    int rc = reach(b, NET_CLOSED, CLOSE_MS, err);
+    if (!rc) rc = net_flock_take_back(&b->f, 0, err); // forgets the session
+    if (rc) return rc;
+    net_set_goal(&b->f, NET_FIND);
+    rc = reach(b, NET_FOUND, b->spec.net->find_ms, err);
+    return rc ? rc : open_session(b, in_turn, err);
 }
 
 static void end(struct bench *b)
@@ -297,9 +309,15 @@ static int run_steps(struct bench *b, uint32_t lanes, uint32_t steps, struct err
     return 0;
 }
 
-static int ascending(const void *a, const void *b)
+static int ascending_ns(const void *a, const void *b)
 {
     const uint64_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
     return *x < *y ? -1 : *x > *y;
 }
 
@@ -313,7 +331,7 @@ static double duck_us(const struct bench *b)
         for (uint32_t k = 0; k < NET_RECENT && k < steps; k++)
             us[n++] = atomic_load(&b->f.duck[i].recent_us[k]);
     }
-    qsort(us, n, sizeof *us, ascending);
+    qsort(us, n, sizeof *us, ascending_ns);
     size_t middle = n / 2;
     return n ? (double)us[middle] : 0;
 }
@@ -329,28 +347,45 @@ static double fewest_bytes(const struct bench *b)
     return (double)(out * b->f.ports + in);
 }
 
-static int measure(struct bench *b, uint32_t lanes, struct error *err)
+struct figures {
+    double each, p50, p90, duck; // us: a step every, from submission to the sum, a duck's computing
+    double overhead;             // of a step: beyond what the duck computes
+    struct traffic before, after;
+};
+
+static int measure(struct bench *b, uint32_t lanes, struct figures *f, struct error *err)
 {
     int rc = run_steps(b, lanes, WARM_UP, err);
     if (rc) return rc;
-    struct traffic before = traffic(b);
-    struct net_times times = b->f.times;
+    f->before = traffic(b);
     printf("steps begin\n");
     fflush(stdout);
     uint64_t begun = clock_ns();
     rc = run_steps(b, lanes, b->o.steps, err);
     if (rc) return rc;
-    double each = (double)(clock_ns() - begun) * 1e-3 / b->o.steps, n = b->o.steps;
+    f->each = (double)(clock_ns() - begun) * 1e-3 / b->o.steps;
     printf("steps end\n");
     fflush(stdout);
-    struct traffic now = traffic(b);
-    qsort(b->step_ns, b->o.steps, sizeof *b->step_ns, ascending);
-    uint32_t middle = b->o.steps / 2, most = b->o.steps * 9 / 10;
-    double p50 = (double)b->step_ns[middle] * 1e-3, p90 = (double)b->step_ns[most] * 1e-3, duck = duck_us(b);
+    f->after = traffic(b);
+    qsort(b->step_ns, b->o.steps, sizeof *b->step_ns, ascending_ns);
+    f->p50 = (double)b->step_ns[b->o.steps / 2] * 1e-3;
+    f->p90 = (double)b->step_ns[b->o.steps * 9 / 10] * 1e-3;
+    f->duck = duck_us(b);
+    f->overhead = (lanes == 1 ? f->p50 : f->each) - f->duck;
+    return 0;
+}
+
+static int measure_and_say(struct bench *b, uint32_t lanes, struct error *err)
+{
+    struct net_times times = b->f.times;
+    struct figures f;
+    int rc = measure(b, lanes, &f, err);
+    if (rc) return rc;
+    double n = b->o.steps;
     printf(
         "%u lane%s: a step every %.1f us; from submission p50 %.1f, p90 %.1f us; duck p50 %.1f us; overhead "
         "%.1f us (%.1f a step)\n",
-        lanes, lanes > 1 ? "s" : "", each, p50, p90, duck, p50 - duck, each - duck);
+        lanes, lanes > 1 ? "s" : "", f.each, f.p50, f.p90, f.duck, f.p50 - f.duck, f.each - f.duck);
     const struct net_times *t = &b->f.times;
     printf("  prepare %.1f, send %.1f, judge_wait %.1f, fetch %.1f, reduce %.1f us\n",
            (double)(t->prepare_ns - times.prepare_ns) * 1e-3 / n,
@@ -358,13 +393,54 @@ static int measure(struct bench *b, uint32_t lanes, struct error *err)
            (double)(t->judge_wait_ns - times.judge_wait_ns) * 1e-3 / n,
            (double)(t->fetch_ns - times.fetch_ns) * 1e-3 / n,
            (double)(t->reduce_ns - times.reduce_ns) * 1e-3 / n);
-    double out = (double)(now.bytes_out - before.bytes_out) / n,
-           in = (double)(now.bytes_in - before.bytes_in) / n;
-    double frames = (double)(now.frames_out - before.frames_out + now.frames_in - before.frames_in) / n;
+    double out = (double)(f.after.bytes_out - f.before.bytes_out) / n,
+           in = (double)(f.after.bytes_in - f.before.bytes_in) / n;
+    double frames =
+        (double)(f.after.frames_out - f.before.frames_out + f.after.frames_in - f.before.frames_in) / n;
     double wire = out + in + 42 * frames, fewest = fewest_bytes(b);
     printf("  %.1f frames, %.0f bytes out and %.0f in with all headers %.0f, fewest %.0f: %.3f x; %" PRIu64
            " sent or asked again\n",
            frames, out, in, wire, fewest, wire / fewest, repeated(b));
+    return 0;
+}
+
+static double median(double *of, uint32_t n)
+{
+    qsort(of, n, sizeof *of, ascending);
+    return of[n / 2];
+}
+
+struct rounds {
+    double overhead[MOST_ROUNDS], duck[MOST_ROUNDS], whole[MOST_ROUNDS];
+};
+
+/* Sessions in turn: ducks that receive and send while they compute, ducks that do one after the other. */
+static int compare_overlap(struct bench *b, struct error *err)
+{
+    static struct rounds rounds[2][MOST_LANES];
+    uint32_t n = b->o.rounds;
+    for (uint32_t r = 0; r < n; r++)
+        for (int in_turn = 0; in_turn < 2; in_turn++) {
+            int rc = reopen_session(b, in_turn, err);
+            for (uint32_t l = 0; !rc && l < b->o.lanes; l++) {
+                struct figures f;
+                rc = measure(b, l + 1, &f, err);
+                rounds[in_turn][l].overhead[r] = f.overhead;
+                rounds[in_turn][l].duck[r] = f.duck;
+                rounds[in_turn][l].whole[r] = f.overhead + f.duck;
+            }
+            if (rc) return rc;
+        }
+    for (uint32_t l = 0; l < b->o.lanes; l++) {
+        printf("%u lane%s, medians (minima) of %u rounds:\n", l + 1, l ? "s" : "", n);
+        for (int in_turn = 0; in_turn < 2; in_turn++) {
+            struct rounds *of = &rounds[in_turn][l];
+            double overhead = median(of->overhead, n), whole = median(of->whole, n); // sorted from now on
+            printf("  %s overlap: overhead %.1f (%.1f) us, a step %.1f (%.1f), the duck %.1f\n",
+                   in_turn ? "without" : "with", overhead, of->overhead[0], whole, of->whole[0],
+                   median(of->duck, n));
+        }
+    }
     return 0;
 }
 
@@ -373,8 +449,8 @@ static int measure(struct bench *b, uint32_t lanes, struct error *err)
 static int usage(void)
 {
     fprintf(stderr, "usage: bench-net --flock FILE [--hidden 7168] [--columns 64] [--experts 32] [--top-k 8] "
-                    "[--tokens 1] [--lanes 2] [--steps 500] [--loads 1] [--activation f32|bf16|fp8] "
-                    "[--result f32|bf16]\n");
+                    "[--tokens 1] [--lanes 2] [--steps 500] [--loads 1] [--compare ROUNDS] "
+                    "[--activation f32|bf16|fp8] [--result f32|bf16]\n");
     return 2;
 }
 
@@ -406,6 +482,9 @@ static int take_number(struct options *o, int option, const char *text)
     case 'L':
         o->loads = n;
         return n >= 1;
+    case 'C':
+        o->rounds = n;
+        return n >= 1 && n <= MOST_ROUNDS && o->steps >= NET_RECENT; // medians are of these steps alone
     default:
         return 0;
     }
@@ -425,10 +504,11 @@ static int take_dtype(enum wire_dtype *out, const char *text, enum wire_dtype la
 static int parse(struct options *o, int argc, char **argv)
 {
     static const struct option known[] = {
-        {"flock", 1, NULL, 'f'},   {"hidden", 1, NULL, 'H'},     {"columns", 1, NULL, 'c'},
-        {"experts", 1, NULL, 'e'}, {"top-k", 1, NULL, 'k'},      {"tokens", 1, NULL, 't'},
-        {"lanes", 1, NULL, 'l'},   {"steps", 1, NULL, 's'},      {"loads", 1, NULL, 'L'},
-        {"result", 1, NULL, 'r'},  {"activation", 1, NULL, 'a'}, {NULL, 0, NULL, 0}};
+        {"flock", 1, NULL, 'f'},   {"hidden", 1, NULL, 'H'}, {"columns", 1, NULL, 'c'},
+        {"experts", 1, NULL, 'e'}, {"top-k", 1, NULL, 'k'},  {"tokens", 1, NULL, 't'},
+        {"lanes", 1, NULL, 'l'},   {"steps", 1, NULL, 's'},  {"loads", 1, NULL, 'L'},
+        {"compare", 1, NULL, 'C'}, {"result", 1, NULL, 'r'}, {"activation", 1, NULL, 'a'},
+        {NULL, 0, NULL, 0}};
     *o = (struct options){.hidden = 7168,
                           .columns = 64,
                           .experts = 32,
@@ -462,10 +542,17 @@ int main(int argc, char **argv)
     if (rc) return rc;
     b.step_ns = must(calloc(b.o.steps + WARM_UP, sizeof *b.step_ns));
     rc = start(&b, &err);
-    if (!rc) rc = open_session(&b, &err);
+    if (!rc) {
+        b.seed = 1;
+        make_plan(&b);
+        make_tensor(&b);
+        rc = open_session(&b, false, &err);
+    }
     for (uint32_t i = 0; !rc && i < b.o.loads; i++) rc = send_weights(&b, &err);
     if (!rc) make_lanes(&b);
-    for (uint32_t lanes = 1; !rc && b.o.steps && lanes <= b.o.lanes; lanes++) rc = measure(&b, lanes, &err);
+    for (uint32_t lanes = 1; !rc && b.o.steps && lanes <= b.o.lanes; lanes++)
+        rc = measure_and_say(&b, lanes, &err);
+    if (!rc && b.o.rounds) rc = compare_overlap(&b, &err);
     if (rc) failed(&b, &err);
     end(&b);
     return rc ? 1 : 0;

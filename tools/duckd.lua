@@ -56,7 +56,8 @@ local layouts = {
     { 48, 4, "open.max_tokens", "Most tokens" }, { 52, 2, "open.max_top_k", "Most experts per token" },
     { 54, 2, "open.slots", "Step slots" }, { 56, 8, "open.plan_hash", "Plan hash" },
     { 64, 8, "open.program_hash", "Program hash" }, { 72, 4, "open.address", "Host's address" },
-    { 76, 2, "open.port", "Host's port" }, { 78, 2, "open.element_bytes", "Largest element" },
+    { 76, 2, "open.port", "Host's port" }, { 78, 1, "open.element_bytes", "Largest element" },
+    { 79, 1, "open.in_turn", "No overlap" },
   },
   OPENED = {
     { 0, 1, "opened.plan", "Plan held" }, { 1, 1, "opened.program", "Program held" }, { 4, 4, "opened.units", "Units" },

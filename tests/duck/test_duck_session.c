@@ -121,6 +121,7 @@ static void impossible_terms_are_refused_by_field(void **state)
     REFUSED(max_tokens, 0);
     REFUSED(lease_ms, 0);
     REFUSED(element_bytes, 3);
+    REFUSED(in_turn, 2);
     h.terms = good;
     h.terms.program_hash = 5; // this platform takes none
     assert_int_equal(mini_open(&h), 0);

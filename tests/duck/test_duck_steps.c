@@ -58,13 +58,13 @@ static void steps_survive_a_bad_wire(void **state)
     layers_free(l);
 }
 
-static void steps_back_to_back_fill_the_window(void **state)
+static void fill_the_window(int in_turn)
 {
-    (void)state;
     enum { STEPS = 24, WINDOW = 4 };
     struct layers *l = layers_make(&test_duck_shape, 1, 5);
     struct sim *s = sim_make(TEST_DUCK_MEMORY, 3);
     struct mini_host h = test_duck_host(s, 9, l);
+    h.terms.in_turn = (uint8_t)in_turn;
     test_duck_open_and_load(&h, l);
     uint8_t *step[STEPS + 1];
     size_t bytes[STEPS + 1];
@@ -86,6 +86,13 @@ static void steps_back_to_back_fill_the_window(void **state)
     for (uint32_t n = 1; n <= STEPS; n++) free(step[n]);
     sim_free(s);
     layers_free(l);
+}
+
+static void steps_back_to_back_fill_the_window(void **state)
+{
+    (void)state;
+    fill_the_window(0);
+    fill_the_window(1);
 }
 
 /* Frames of a step sent by hand; what the duck says is read from the wire. */

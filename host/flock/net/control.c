@@ -449,6 +449,7 @@ int net_flock_prepare(struct net_flock *f, const struct net_session *s, const ui
     f->element_bytes = s->element_bytes;
     f->activation = s->activation;
     f->result = s->result;
+    f->in_turn = s->in_turn;
     memcpy(f->nonce, nonce, WIRE_NONCE);
     f->key = wire_session_key(&f->flock_key, nonce);
     memcpy(&f->session, nonce, sizeof f->session); // as random as the nonce

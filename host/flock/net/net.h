@@ -225,6 +225,7 @@ struct net_flock {
     const struct plan *plan;
     uint32_t hidden, banks, lanes, slots, block_tokens, max_top_k, max_nodes, element_bytes;
     enum wire_dtype activation, result;
+    bool in_turn;
     struct net_bank *bank; // (banks)
     uint32_t *bank_run;    // (banks + 1) first run of the plan
     uint32_t *duck_run;    // (plan's runs) as which run its duck has it
@@ -269,6 +270,7 @@ struct net_session {
     uint32_t lanes, max_tokens, max_top_k;
     uint32_t element_bytes; // largest of the weights: 1, 2, 4
     enum wire_dtype activation, result;
+    bool in_turn; // ducks neither receive nor send while they compute: what overlap saves is measured so
 };
 /* After all ducks are found, before the goal NET_OPEN: everything that a session needs in memory. */
 int net_flock_prepare(struct net_flock *f, const struct net_session *s, const uint8_t nonce[WIRE_NONCE],

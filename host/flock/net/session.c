@@ -105,7 +105,8 @@ static void send_open(struct net_duck *d)
                           .program_hash = gets_program(d) ? f->program_hash : 0,
                           .address = f->config->port[d->port->index].address,
                           .port = f->config->host_udp,
-                          .element_bytes = (uint16_t)f->element_bytes};
+                          .element_bytes = (uint8_t)f->element_bytes,
+                          .in_turn = f->in_turn};
     memcpy(o.duck_nonce, d->hello.nonce, sizeof o.duck_nonce);
     memcpy(o.nonce, f->nonce, sizeof o.nonce);
     net__message(d->port, d, WIRE_OPEN, ++d->port->request, &o, sizeof o, false);
