@@ -16,7 +16,7 @@ memif_duck() {
         kill "${pids[0]}" 2>/dev/null || true
         wait "${pids[0]}" 2>/dev/null || true
     fi
-    rm -f "$work/memif"
+    rm -f "$work/memif" "$work/duck.log"
     "$build/tests/duck-dpdk" "net_memif0,role=server,$memif" 10.21.0.101 "$(cat "$work/key")" 600 >"$work/duck.log" 2>&1 &
     pids=($!)
     wait_for ready "$work/duck.log"
