@@ -58,6 +58,16 @@ struct backend *engine_backend(struct engine *e)
     return e->backend;
 }
 
+uint32_t engine_lanes(const struct engine *e)
+{
+    return e->set.lanes;
+}
+
+struct lane_totals engine_lane_totals(const struct engine *e, uint32_t lane)
+{
+    return lanes_totals(e->lanes, lane);
+}
+
 double engine_break_even(const struct engine *e)
 {
     return drafts_break_even(&e->drafts, 1);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "host/backend/backend.h"
+#include "host/engine/lanes.h"
 #include "host/engine/sampler.h"
 #include "host/flock/flock.h"
 #include "host/model/model.h"
@@ -46,6 +47,8 @@ void engine_close(struct engine *e);
 const struct model *engine_model(const struct engine *e);
 struct flock *engine_flock(struct engine *e);
 struct backend *engine_backend(struct engine *e);
+uint32_t engine_lanes(const struct engine *e);
+struct lane_totals engine_lane_totals(const struct engine *e, uint32_t lane);
 /* The acceptance above which drafts pay for a generation that is alone, as measured; NAN: not known. */
 double engine_break_even(const struct engine *e);
 

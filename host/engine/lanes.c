@@ -24,6 +24,7 @@ struct lane {
     uint32_t layer;  // of the step at the flock
     uint32_t position, tokens;
     struct lane_times times;
+    struct lane_totals total; // but for idle_ns
 };
 
 struct lanes {
@@ -32,7 +33,8 @@ struct lanes {
     uint32_t count, active;
     uint64_t timeout_ns;
     uint64_t (*clock)(void);
-    struct lane *lane;                 // (count)
+    struct lane *lane; // (count)
+    uint64_t opened_ns;
     uint64_t idle_from_ns, idle_to_ns; // since when nothing has moved; 0: something has
     lanes_done_fn *done;
     void *ctx;
@@ -46,6 +48,7 @@ struct lanes *lanes_open(struct backend *backend, const struct flock_seam *flock
     l->backend = backend;
     l->flock = *flock;
     l->clock = clock_ns;
+    l->opened_ns = clock_ns();
     l->count = lanes;
     l->timeout_ns = (uint64_t)timeout_ms * 1000000u;
     l->lane = calloc(lanes, sizeof *l->lane);
@@ -69,6 +72,7 @@ void lanes_close(struct lanes *l)
 void lanes__set_clock(struct lanes *l, uint64_t (*clock)(void))
 {
     l->clock = clock;
+    l->opened_ns = clock();
 }
 
 bool lanes_idle(struct lanes *l, uint32_t lane)
@@ -101,7 +105,10 @@ int lanes_start(struct lanes *l, uint32_t lane, const struct backend_job *job, u
                        .job = job_name(job),
                        .position = job->position,
                        .tokens = job->tokens,
-                       .times = a->times};
+                       .times = a->times,
+                       .total = a->total};
+    a->total.jobs++;
+    a->total.tokens += job->tokens;
     l->active++;
     return 0;
 }
@@ -110,6 +117,14 @@ struct lane_times lanes_take_times(struct lanes *l, uint32_t lane)
 {
     struct lane_times t = l->lane[lane].times;
     l->lane[lane].times = (struct lane_times){0};
+    return t;
+}
+
+struct lane_totals lanes_totals(const struct lanes *l, uint32_t lane)
+{
+    struct lane_totals t = l->lane[lane].total;
+    uint64_t open = l->clock() - l->opened_ns, busy = t.backend_ns + t.flock_ns;
+    t.idle_ns = open > busy ? open - busy : 0;
     return t;
 }
 
@@ -150,6 +165,7 @@ static void leave(struct lanes *l, uint32_t lane, uint32_t layer)
     uint64_t now = l->clock();
     bool flock = a->state == LANE_FLOCK;
     *(flock ? &a->times.flock_ns : &a->times.backend_ns) += now - a->entered_ns;
+    *(flock ? &a->total.flock_ns : &a->total.backend_ns) += now - a->entered_ns;
     const char *name = flock ? "flock" : "backend";
     trace_span(TRACE_LANE, lane, name, a->entered_ns, now, layer, a->position, a->tokens);
     trace_span(flock ? TRACE_FLOCK : TRACE_BACKEND, lane, name, a->entered_ns, now, layer, a->position,

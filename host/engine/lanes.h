@@ -25,6 +25,12 @@ struct lane_times {
     uint64_t idle_ns;              // of these, with nothing for the engine thread to do
 };
 
+/* Of a lane since lanes_open(): where it was, and what it carried. */
+struct lane_totals {
+    uint64_t backend_ns, flock_ns, idle_ns; // together: the time since then; idle: without a job
+    uint64_t jobs, tokens;                  // that were started
+};
+
 #define LANE_NONE UINT32_MAX
 
 struct lanes;
@@ -52,5 +58,6 @@ void lanes_run(struct lanes *l, lanes_done_fn *done, void *ctx);
 
 /* Times of a lane since they were taken last. */
 struct lane_times lanes_take_times(struct lanes *l, uint32_t lane);
+struct lane_totals lanes_totals(const struct lanes *l, uint32_t lane); // up to its last change of place
 
 #endif

@@ -133,13 +133,11 @@ static void count_result(struct exchange *x, const struct job_output *last)
     n->completion_tokens += r->generated_tokens;
     n->drafts_proposed += r->drafts_proposed;
     n->drafts_accepted += r->drafts_accepted;
-    n->prefill_ms_sum += r->prefill_ms;
-    n->ttft_ms_sum += r->ttft_ms;
-    if (r->generated_tokens < 2 || r->decode_ms <= 0) return;
-    n->decode_ms_sum += r->decode_ms;
-    n->decode_intervals += r->generated_tokens - 1;
-    n->last_tok_s = 1e3 * (r->generated_tokens - 1) / r->decode_ms;
-    n->last_ttft_ms = r->ttft_ms;
+    n->prefill_s += r->prefill_ms * 1e-3;
+    n->decode_s += r->decode_ms * 1e-3;
+    if (r->generated_tokens > 0) histogram_add(&n->ttft, r->ttft_ms * 1e-3);
+    if (r->generated_tokens > 1)
+        histogram_add(&n->per_token, r->decode_ms * 1e-3 / (r->generated_tokens - 1));
 }
 
 /* What a generation that did not end by itself is told as. */

@@ -8,10 +8,38 @@
 #include "host/http/routes.h"
 #include "host/util/clock.h"
 
+static void put_head(struct buffer *b, const char *name, const char *type, const char *help)
+{
+    buffer_printf(b, "# HELP duckd_%s %s\n# TYPE duckd_%s %s\n", name, help, name, type);
+}
+
 static void put(struct buffer *b, const char *name, const char *type, const char *help, double value)
 {
-    buffer_printf(b, "# HELP duckd_%s %s\n# TYPE duckd_%s %s\nduckd_%s %.15g\n", name, help, name, type, name,
-                  value);
+    put_head(b, name, type, help);
+    buffer_printf(b, "duckd_%s %.15g\n", name, value);
+}
+
+static const double histogram_bounds_s[HISTOGRAM_BUCKETS] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                             0.5,   1,    2.5,   10,   30,  120};
+
+void histogram_add(struct histogram *h, double seconds)
+{
+    uint32_t i = 0;
+    while (i < HISTOGRAM_BUCKETS && seconds > histogram_bounds_s[i]) i++;
+    h->count[i]++;
+    h->sum_s += seconds;
+}
+
+static void put_histogram(struct buffer *b, const char *name, const char *help, const struct histogram *h)
+{
+    uint64_t up_to = 0;
+    put_head(b, name, "histogram", help);
+    for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
+        buffer_printf(b, "duckd_%s_bucket{le=\"%g\"} %llu\n", name, histogram_bounds_s[i],
+                      (unsigned long long)(up_to += h->count[i]));
+    up_to += h->count[HISTOGRAM_BUCKETS];
+    buffer_printf(b, "duckd_%s_bucket{le=\"+Inf\"} %llu\nduckd_%s_sum %.6f\nduckd_%s_count %llu\n", name,
+                  (unsigned long long)up_to, name, h->sum_s, name, (unsigned long long)up_to);
 }
 
 static uint32_t running(const struct server *s)
@@ -19,6 +47,26 @@ static uint32_t running(const struct server *s)
     uint32_t n = 0;
     for (const struct exchange *x = s->exchanges; x; x = x->next) n += x->prefill_total > 0;
     return n;
+}
+
+static void put_lanes(struct buffer *b, const struct worker_figures *f)
+{
+    put_head(b, "lane_seconds_total", "counter",
+             "Where the lane was: at the backend, at the flock, or without a job.");
+    for (uint32_t i = 0; i < f->lanes; i++)
+        buffer_printf(b,
+                      "duckd_lane_seconds_total{lane=\"%u\",state=\"backend\"} %.6f\n"
+                      "duckd_lane_seconds_total{lane=\"%u\",state=\"flock\"} %.6f\n"
+                      "duckd_lane_seconds_total{lane=\"%u\",state=\"idle\"} %.6f\n",
+                      i, (double)f->lane[i].backend_ns * 1e-9, i, (double)f->lane[i].flock_ns * 1e-9, i,
+                      (double)f->lane[i].idle_ns * 1e-9);
+    put_head(b, "lane_jobs_total", "counter", "Decode steps, chunks of prompts and MTP steps of the lane.");
+    for (uint32_t i = 0; i < f->lanes; i++)
+        buffer_printf(b, "duckd_lane_jobs_total{lane=\"%u\"} %llu\n", i, (unsigned long long)f->lane[i].jobs);
+    put_head(b, "lane_positions_total", "counter", "Positions in them.");
+    for (uint32_t i = 0; i < f->lanes; i++)
+        buffer_printf(b, "duckd_lane_positions_total{lane=\"%u\"} %llu\n", i,
+                      (unsigned long long)f->lane[i].tokens);
 }
 
 static void put_all(struct buffer *b, struct server *s, const struct worker_figures *f)
@@ -29,7 +77,7 @@ static void put_all(struct buffer *b, struct server *s, const struct worker_figu
     put(b, "connections", "gauge", "Open connections.", s->connection_count);
     put(b, "connections_total", "counter", "Accepted connections.", (double)n->connections_total);
     put(b, "requests_total", "counter", "HTTP requests.", (double)n->requests_total);
-    buffer_text(b, "# HELP duckd_responses_total HTTP responses.\n# TYPE duckd_responses_total counter\n");
+    put_head(b, "responses_total", "counter", "HTTP responses.");
     for (unsigned i = 2; i < 6; i++)
         buffer_printf(b, "duckd_responses_total{class=\"%uxx\"} %llu\n", i,
                       (unsigned long long)n->responses[i]);
@@ -44,10 +92,13 @@ static void put_all(struct buffer *b, struct server *s, const struct worker_figu
     put(b, "completion_tokens_total", "counter", "Generated tokens.", (double)n->completion_tokens);
     put(b, "drafts_proposed_total", "counter", "MTP drafts.", (double)n->drafts_proposed);
     put(b, "drafts_accepted_total", "counter", "MTP drafts that were right.", (double)n->drafts_accepted);
-    put(b, "ttft_seconds_sum", "counter", "Times to first token, added up.", n->ttft_ms_sum * 1e-3);
-    put(b, "prefill_seconds_sum", "counter", "Times of prefill, added up.", n->prefill_ms_sum * 1e-3);
-    put(b, "decode_seconds_sum", "counter", "Times of decoding, added up.", n->decode_ms_sum * 1e-3);
+    put(b, "prefill_seconds_total", "counter", "Times of prefill, added up.", n->prefill_s);
+    put(b, "decode_seconds_total", "counter", "Times from first token to last, added up.", n->decode_s);
+    put_histogram(b, "time_to_first_token_seconds", "From the request to its first token.", &n->ttft);
+    put_histogram(b, "time_per_output_token_seconds", "Of a completion's tokens after the first, on average.",
+                  &n->per_token);
     put(b, "backend_memory_bytes", "gauge", "Backend: weights and KV.", (double)f->memory_bytes);
+    put_lanes(b, f);
     metrics_flock(b, f);
 }
 
@@ -87,6 +138,20 @@ static void put_ducks_json(struct buffer *b, const struct worker_figures *f)
     buffer_text(b, "]");
 }
 
+static void put_lanes_json(struct buffer *b, const struct worker_figures *f)
+{
+    buffer_text(b, ",\"lanes\":[");
+    for (uint32_t i = 0; i < f->lanes; i++) {
+        const struct lane_totals *t = &f->lane[i];
+        buffer_printf(b,
+                      "%s{\"backend_s\":%.6f,\"flock_s\":%.6f,\"idle_s\":%.6f,\"jobs\":%llu,"
+                      "\"positions\":%llu}",
+                      i ? "," : "", (double)t->backend_ns * 1e-9, (double)t->flock_ns * 1e-9,
+                      (double)t->idle_ns * 1e-9, (unsigned long long)t->jobs, (unsigned long long)t->tokens);
+    }
+    buffer_text(b, "]");
+}
+
 void handle_metrics_json(struct connection *c, const char *rest)
 {
     (void)rest;
@@ -110,6 +175,7 @@ void handle_metrics_json(struct connection *c, const char *rest)
                   (unsigned long long)n->prompt_tokens, (unsigned long long)n->cached_tokens,
                   (unsigned long long)n->completion_tokens, (unsigned long long)n->drafts_proposed,
                   (unsigned long long)n->drafts_accepted, (unsigned long long)f->memory_bytes);
+    put_lanes_json(&b, f);
     put_ducks_json(&b, f);
     buffer_text(&b, "}");
     free(f);

@@ -9,7 +9,13 @@
 #include "host/http/http.h"
 #include "host/http/worker.h"
 
-#define SERVER_ROUTES 12u // rows of the route table, for counters
+/* Durations by their length, as Prometheus wants them. */
+#define HISTOGRAM_BUCKETS 12u
+struct histogram {
+    uint64_t count[HISTOGRAM_BUCKETS + 1]; // the last one: longer than every bound
+    double sum_s;
+};
+void histogram_add(struct histogram *h, double seconds); // metrics.c
 
 struct counters {
     uint64_t connections_total, connections_refused;
@@ -17,9 +23,8 @@ struct counters {
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t drafts_proposed, drafts_accepted;
     uint64_t completions, cancelled, failed, rejected; // rejected: 429
-    double ttft_ms_sum, decode_ms_sum, prefill_ms_sum;
-    uint64_t decode_intervals; // tokens that decode_ms_sum is about
-    double last_tok_s, last_ttft_ms;
+    struct histogram ttft, per_token; // per_token: the mean of a completion, after its first token
+    double prefill_s, decode_s;
 };
 
 struct exchange;

@@ -24,12 +24,12 @@ struct worker {
     enum worker_state state;
     struct error failure;
     bool stopping, poked; // poked: somebody was cancelled
+    bool asleep;          // nothing has happened since `figures` were taken
 
     // the engine thread's alone
     struct engine *engine;
     struct job *active;
     struct job_text text;
-    uint64_t figures_ns;
 };
 
 /* ---- outputs ---- */
@@ -179,16 +179,19 @@ static void reap(struct worker *w)
 static void take_figures(struct worker *w, bool now)
 {
     uint64_t ns = clock_ns();
-    if (!now && ns - w->figures_ns < FIGURES_NS) return;
-    w->figures_ns = ns;
+    if (!now && ns - w->figures.taken_ns < FIGURES_NS) return;
     struct worker_figures *f = malloc(sizeof *f);
     if (!f) return;
+    f->taken_ns = ns;
     struct flock *flock = engine_flock(w->engine);
     struct backend *b = engine_backend(w->engine);
     f->ducks = flock ? flock_ducks(flock) : 0; // none in an engine that was assembled without
     if (f->ducks > WORKER_MAX_DUCKS) f->ducks = WORKER_MAX_DUCKS;
     for (uint32_t i = 0; i < f->ducks; i++) flock_duck_stats(flock, i, &f->duck[i]);
     f->networked = flock && flock_times(flock, &f->times);
+    f->lanes = engine_lanes(w->engine);
+    if (f->lanes > WORKER_MAX_LANES) f->lanes = WORKER_MAX_LANES;
+    for (uint32_t i = 0; i < f->lanes; i++) f->lane[i] = engine_lane_totals(w->engine, i);
     f->memory_bytes = b->ops->memory_bytes(b);
     pthread_mutex_lock(&w->mutex);
     w->figures = *f;
@@ -209,7 +212,9 @@ static void change_state(struct worker *w, enum worker_state state, const struct
 static bool next_jobs(struct worker *w, struct job **jobs)
 {
     pthread_mutex_lock(&w->mutex);
+    w->asleep = true;
     while (!w->active && !w->inbox && !w->stopping && !w->poked) pthread_cond_wait(&w->wake, &w->mutex);
+    w->asleep = false;
     *jobs = w->inbox;
     w->inbox = NULL;
     w->inbox_end = &w->inbox;
@@ -307,6 +312,8 @@ void worker_figures(struct worker *w, struct worker_figures *out)
 {
     pthread_mutex_lock(&w->mutex);
     *out = w->figures;
+    if (w->asleep)
+        for (uint32_t i = 0; i < out->lanes; i++) out->lane[i].idle_ns += clock_ns() - out->taken_ns;
     pthread_mutex_unlock(&w->mutex);
 }
 

@@ -20,13 +20,18 @@ struct worker_options {
     void *notify_ctx;
 };
 
-/* What the engine last said about itself; refreshed a few times a second while it works. */
+/* What the engine last said about itself; refreshed a few times a second while it works. Idle time is exact
+ * while it sleeps. */
 #define WORKER_MAX_DUCKS 64u
+#define WORKER_MAX_LANES 256u
 struct worker_figures {
+    uint64_t taken_ns;
     uint32_t ducks; // entries of `duck`
     struct duck_stats duck[WORKER_MAX_DUCKS];
     bool networked; // `times` is filled
     struct flock_times times;
+    uint32_t lanes; // entries of `lane`
+    struct lane_totals lane[WORKER_MAX_LANES];
     uint64_t memory_bytes; // backend: weights and KV
 };
 

@@ -117,11 +117,51 @@ static void one_lane_waits_for_both(void **state)
     assert_true(layer_us(&even, 1) >= 2 * SLOWER_US);
 }
 
+static void assert_about(uint64_t got_ns, double want_us)
+{
+    if (fabs(1e-3 * (double)got_ns - want_us) > 0.01 * want_us)
+        fail_msg("%.1f us instead of %.1f", 1e-3 * (double)got_ns, want_us);
+}
+
+/* What a lane has been doing since it was opened adds up, also for one without a job. */
+static void lanes_know_where_they_were(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {17};
+    const struct backend_job job = {.position = 0, .tokens = 1, .ids = ids};
+    struct delayed d;
+    struct error err;
+    uint32_t done = 0;
+    delayed_init(&d, LAYERS, 200000, 100000, 50000);
+    const struct flock_seam flock = delayed_flock(&d);
+    struct lanes *l = lanes_open(&d.backend, &flock, 2, 5000);
+    assert_non_null(l);
+    lanes__set_clock(l, delayed_clock_ns);
+    const uint64_t began = delayed_clock_ns();
+    for (uint32_t i = 1; i <= 3; i++) {
+        while (delayed_clock_ns() < began + i * 50000000ull) {
+        }
+        assert_int_equal(lanes_start(l, 0, &job, LANE_NONE, &err), 0);
+        lanes_run(l, ended, &done);
+        const struct lane_totals t = lanes_totals(l, 0), other = lanes_totals(l, 1);
+        const double open_us = 1e-3 * (double)(delayed_clock_ns() - began);
+        assert_int_equal(t.jobs, i);
+        assert_int_equal(t.tokens, i);
+        assert_about(t.backend_ns, i * (LAYERS + 1) * 200.0);
+        assert_about(t.flock_ns, i * LAYERS * 200.0);
+        assert_about(t.backend_ns + t.flock_ns + t.idle_ns, open_us);
+        assert_int_equal(other.jobs + other.backend_ns + other.flock_ns, 0);
+        assert_about(other.idle_ns, open_us);
+    }
+    lanes_close(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_slower_one_never_waits),
         cmocka_unit_test(one_lane_waits_for_both),
+        cmocka_unit_test(lanes_know_where_they_were),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

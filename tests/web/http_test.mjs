@@ -34,6 +34,54 @@ const cases = {
         assert.match(await (await fetch(`${server.url}/metrics`)).text(), /\nduckd_duck_steps_total\{duck="[^"]+"\} \d+\n/);
         assert.equal((await fetch(`${server.url}/health`, { method: 'HEAD' })).status, 200);
     },
+    async 'metrics are well formed, and say where lanes were'() {
+        const families = async () => {
+            const found = {}, seen = new Set();
+            const text = await (await fetch(`${server.url}/metrics`)).text();
+            assert.ok(text.endsWith('\n'));
+            let family;
+            for (const line of text.trimEnd().split('\n')) {
+                const help = line.match(/^# HELP (\w+) \S.*$/), type = line.match(/^# TYPE (\w+) (\w+)$/);
+                if (help) { family = { name: help[1], samples: [] }; assert.ok(!found[family.name], `${family.name} twice`); found[family.name] = family; continue; }
+                if (type) { assert.equal(type[1], family.name); family.type = type[2]; continue; }
+                const [, name, labels = '', value] = line.match(/^(\w+)(\{(?:\w+="(?:[^"\\]|\\.)*",?)+\})? (\S+)$/) ?? assert.fail(line);
+                assert.equal(family.type === 'histogram' ? name.replace(/_(bucket|sum|count)$/, '') : name, family.name);
+                assert.ok(!seen.has(name + labels), `${name}${labels} twice`);
+                seen.add(name + labels);
+                assert.ok(Number.isFinite(Number(value)), line);
+                family.samples.push({ name, labels, value: Number(value) });
+            }
+            for (const f of Object.values(found)) {
+                assert.match(f.name, /^duckd_[a-z_0-9]+$/);
+                assert.equal(f.type === 'counter', f.name.endsWith('_total'), `${f.name} is a ${f.type}`);
+                assert.ok(!/_(ms|ns|us|mb|gb|percent)(_|$)/.test(f.name), `${f.name}: base units`);
+                if (f.type !== 'histogram') continue;
+                const buckets = f.samples.filter((s) => s.name.endsWith('_bucket')).map((s) => s.value);
+                assert.deepEqual(buckets, [...buckets].sort((a, b) => a - b));
+                assert.equal(buckets.at(-1), f.samples.find((s) => s.name.endsWith('_count')).value);
+            }
+            return found;
+        };
+        const lanes = (f) => [0, 1].map((lane) => Object.fromEntries(f.duckd_lane_seconds_total.samples.filter((s) => s.labels.includes(`lane="${lane}"`)).map((s) => [s.labels.match(/state="(\w+)"/)[1], s.value])));
+        const sum = (l) => l.backend + l.flock + l.idle;
+        const before = await families();
+        const [quiet] = lanes(before);
+        await sleep(300);
+        assert.ok(lanes(await families())[0].idle >= quiet.idle + 0.3, 'idle time goes on while nothing happens');
+        const r = await (await chat(ask('What is a duck?'))).json();
+        await idle();
+        const after = await families(), [busy, other] = lanes(after);
+        assert.ok(busy.backend > quiet.backend && busy.flock > quiet.flock);
+        assert.ok(Math.abs(sum(busy) - sum(other)) < 0.05, 'every lane has been there as long');
+        assert.ok(sum(busy) <= after.duckd_uptime_seconds.samples[0].value);
+        const total = (f, name) => f[name].samples.reduce((a, s) => a + s.value, 0);
+        const positions = total(after, 'duckd_lane_positions_total') - total(before, 'duckd_lane_positions_total');
+        assert.ok(positions >= r.usage.total_tokens - 1 - r.usage.prompt_tokens_details.cached_tokens, `${positions} positions`);
+        assert.equal(after.duckd_time_to_first_token_seconds.samples.at(-1).value, before.duckd_time_to_first_token_seconds.samples.at(-1).value + 1);
+        const json = (await metrics()).lanes;
+        assert.equal(json.length, 2);
+        assert.ok(Math.abs(json[0].backend_s - busy.backend) < 1e-3 && json[0].jobs > 0 && json[0].positions >= json[0].jobs);
+    },
     async 'tokenize'() {
         const plain = await (await post(server, '/v1/tokenize', { content: '<｜User｜>' })).json();
         const special = await (await post(server, '/v1/tokenize', { content: '<｜User｜>', allow_special: true })).json();
