@@ -91,6 +91,9 @@ struct generation;
 int engine_start(struct engine *e, struct generation **out, const struct generation_request *r,
                  struct error *err);
 bool engine_step(struct engine *e); // false: nothing active
+/* With kv_dir: hands KV of what has ended to the thread that writes it, one text at a time. Returns when to
+ * call it again although nothing is active, in ns; UINT64_MAX: no need. */
+uint64_t engine_write_behind(struct engine *e);
 bool generation_done(const struct generation *g);
 const struct generation_result *generation_result(const struct generation *g);
 /* Both may be called from callbacks too; a round under way is finished first. */

@@ -1,9 +1,13 @@
-/* kv_restore.c: between the prefix cache and its files: what the cache gives up is saved, what a prompt could
- * use is brought back. */
+/* kv_restore.c: between the prefix cache and its files: what the cache holds is written down when it has been
+ * there for a moment, or when it is given up; what a prompt could use is brought back. */
 #include "host/engine/engine_internal.h"
+#include "host/util/clock.h"
 
 /* Positions more than the cache has, for which a file is read. */
 #define WORTH_READING 8u
+
+#define QUIET_NS 500000000u // so that a text that goes on at once is not written twice
+#define LOOK_NS 100000000u  // between two looks while there is something to write
 
 /* On the side of other work only conversations are saved, and none while another file is being written; when
  * the engine closes, everything. */
@@ -29,4 +33,15 @@ void engine__restore(struct engine *e, const struct sequence *s)
     if (all * e->set.bytes_per_position > e->set.prefix_cache_bytes) return; // the cache would not keep it
     if (kv_store_load(e->store, s->ids, s->count, &kept, &conversation)) return;
     prefix_cache_keep(e->prefixes, &kept, conversation);
+}
+
+uint64_t engine_write_behind(struct engine *e)
+{
+    bool conversation, later;
+    if (!e->store) return UINT64_MAX;
+    if (kv_store_rests(e->store)) return LOOK_NS;
+    const struct sequence *s =
+        prefix_cache_unsaved(e->prefixes, clock_ns() - QUIET_NS, &conversation, &later);
+    if (s) kv_store_save(e->store, s, conversation, false);
+    return s || later ? LOOK_NS : UINT64_MAX;
 }

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "duck/siphash.h"
+#include "host/util/clock.h"
 #include "host/util/log.h"
 
 #define SUFFIX ".kv"
@@ -51,6 +52,7 @@ struct kv_store {
     uint32_t count;
     uint64_t clock;
     uint8_t *pending; // a whole file to be written; its header is at the start
+    uint64_t rest_ns; // no hurry to write before
     bool closing;
 };
 
@@ -68,6 +70,14 @@ static uint64_t all_bytes(const struct kv_store *s)
     return sum;
 }
 
+static uint64_t conversation_bytes(const struct kv_store *s)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->file[i].header.conversation) sum += file_bytes(&s->file[i].header);
+    return sum;
+}
+
 static void forget(struct kv_store *s, uint32_t i, bool remove)
 {
     if (remove && unlinkat(s->dir, s->file[i].name, 0) && errno != ENOENT)
@@ -79,10 +89,14 @@ static void forget(struct kv_store *s, uint32_t i, bool remove)
 static void keep_budget(struct kv_store *s, uint32_t more_files)
 {
     while (s->count && (all_bytes(s) > s->o.budget_bytes || s->count + more_files > MAX_FILES)) {
-        uint32_t oldest = 0;
-        for (uint32_t i = 1; i < s->count; i++)
-            if (s->file[i].used < s->file[oldest].used) oldest = i;
-        forget(s, oldest, true);
+        bool spare = conversation_bytes(s) <= s->o.budget_bytes / 4 * 3;
+        uint32_t worst = 0;
+        for (uint32_t i = 1; i < s->count; i++) {
+            const struct file *f = &s->file[i], *w = &s->file[worst];
+            bool differ = spare && f->header.conversation != w->header.conversation;
+            if (differ ? w->header.conversation : f->used < w->used) worst = i;
+        }
+        forget(s, worst, true);
     }
 }
 
@@ -201,16 +215,27 @@ static void *writer(void *arg)
         char name[32];
         file_name(name, sizeof name, (const struct header *)(const void *)whole);
         pthread_mutex_unlock(&s->mutex);
+        const uint64_t began = clock_ns();
         int rc = write_file(s, whole, name);
+        const uint64_t ended = clock_ns();
         if (rc) log_notice("%s/%s: cannot be written: %s", s->o.dir, name, strerror(-rc));
         pthread_mutex_lock(&s->mutex);
         if (!rc) enter(s, whole, name);
         s->pending = NULL;
+        s->rest_ns = ended + 3 * (ended - began);
         free(whole);
         pthread_cond_broadcast(&s->wake);
     }
     pthread_mutex_unlock(&s->mutex);
     return NULL;
+}
+
+bool kv_store_rests(struct kv_store *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool rests = s->pending || clock_ns() < s->rest_ns;
+    pthread_mutex_unlock(&s->mutex);
+    return rests;
 }
 
 /* True: there is room for a file of these ids, and nothing that has them already. */

@@ -1,6 +1,7 @@
 /* kv_store.h: KV of sequences in files, so that conversations outlive the process.
  *
- * A directory of files, one per text, within a budget of bytes; the least recently used go first. A file is
+ * A directory of files, one per text, within a budget of bytes; what is no conversation goes first (unless
+ * conversations fill most of the budget), of these the least recently used. A file is
  * written beside its name and renamed, and believed only if version, identity (model and everything that
  * shapes its KV) and hashes are right: another is refused with one line and left alone. One process at a time
  * uses a directory. Engine thread only; writing happens on a thread of the store's own, one file at a time.
@@ -35,6 +36,9 @@ int kv_store_load(struct kv_store *s, const int32_t *ids, uint32_t count, struct
 /* Copies the sequence's positions and has them written. Unless it may wait, nothing is done while another
  * file is being written. */
 void kv_store_save(struct kv_store *s, const struct sequence *q, bool conversation, bool may_wait);
+
+/* A file is being written, or was until just now: a quarter of the time is what writing may take. */
+bool kv_store_rests(struct kv_store *s);
 
 uint64_t kv_store_bytes(struct kv_store *s);
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "host/util/clock.h"
 #include "host/util/error.h"
 
 #define MAX_ENTRIES 64u
@@ -11,7 +12,8 @@
 struct entry {
     struct sequence sequence; // its first main_done tokens and their KV
     uint64_t used;            // clock of the cache
-    bool conversation;
+    uint64_t kept_ns;
+    bool conversation, saved;
 };
 
 struct prefix_cache {
@@ -177,7 +179,25 @@ void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continue
         sequence_close(s);
         return;
     }
-    c->entry[c->count++] = (struct entry){.sequence = *s, .used = ++c->clock, .conversation = continued};
+    c->entry[c->count++] =
+        (struct entry){.sequence = *s, .used = ++c->clock, .kept_ns = clock_ns(), .conversation = continued};
     *s = (struct sequence){0};
     make_room(c);
+}
+
+const struct sequence *prefix_cache_unsaved(struct prefix_cache *c, uint64_t before_ns, bool *conversation,
+                                            bool *later)
+{
+    struct entry *latest = NULL;
+    *later = false;
+    for (uint32_t i = 0; i < c->count; i++) {
+        struct entry *e = &c->entry[i];
+        if (e->saved) continue;
+        if (latest || e->kept_ns > before_ns) *later = true;
+        if (e->kept_ns <= before_ns && (!latest || e->kept_ns > latest->kept_ns)) latest = e;
+    }
+    if (!latest) return NULL;
+    latest->saved = true;
+    *conversation = latest->conversation;
+    return &latest->sequence;
 }

@@ -33,6 +33,11 @@ uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence 
 typedef void prefix_cache_drop_fn(void *ctx, const struct sequence *s, bool conversation, bool closing);
 void prefix_cache_on_drop(struct prefix_cache *c, prefix_cache_drop_fn *fn, void *ctx);
 
+/* The latest sequence that has been there since `before_ns` (clock_ns()) and that this was not told of yet;
+ * NULL: none. *later: there are some to come. */
+const struct sequence *prefix_cache_unsaved(struct prefix_cache *c, uint64_t before_ns, bool *conversation,
+                                            bool *later);
+
 uint64_t prefix_cache_bytes(const struct prefix_cache *c);
 
 #endif

@@ -208,12 +208,23 @@ static void change_state(struct worker *w, enum worker_state state, const struct
     w->o.notify(w->o.notify_ctx);
 }
 
-/* Sleeps until there is something to do; the new jobs, in order. False: time to end. */
-static bool next_jobs(struct worker *w, struct job **jobs)
+static struct timespec after(uint64_t ns)
 {
+    ns += clock_ns();
+    return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+}
+
+/* Sleeps until there is something to do, for `longest_ns` at most; the new jobs, in order. False: time to
+ * end. */
+static bool next_jobs(struct worker *w, uint64_t longest_ns, struct job **jobs)
+{
+    const struct timespec until = longest_ns < UINT64_MAX ? after(longest_ns) : (struct timespec){0};
+    int late = 0;
     pthread_mutex_lock(&w->mutex);
     w->asleep = true;
-    while (!w->active && !w->inbox && !w->stopping && !w->poked) pthread_cond_wait(&w->wake, &w->mutex);
+    while (!w->active && !w->inbox && !w->stopping && !w->poked && !late)
+        late = longest_ns < UINT64_MAX ? pthread_cond_timedwait(&w->wake, &w->mutex, &until)
+                                       : pthread_cond_wait(&w->wake, &w->mutex);
     w->asleep = false;
     *jobs = w->inbox;
     w->inbox = NULL;
@@ -235,7 +246,7 @@ static void *run(void *arg)
     take_figures(w, true);
     change_state(w, WORKER_READY, &err);
     struct job *jobs;
-    while (next_jobs(w, &jobs)) {
+    while (next_jobs(w, engine_write_behind(w->engine), &jobs)) {
         while (jobs) {
             struct job *j = jobs;
             jobs = j->next;
@@ -265,7 +276,11 @@ int worker_open(struct worker **out, const struct worker_options *o, struct erro
     w->inbox_end = &w->inbox;
     w->ready_end = &w->ready;
     pthread_mutex_init(&w->mutex, NULL);
-    pthread_cond_init(&w->wake, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     w->text = (struct job_text){.tokenizer = o->tokenizer,
                                 .chat = o->chat,
                                 .vocab = o->vocab,

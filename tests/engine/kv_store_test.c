@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "conversation.h"
@@ -190,6 +191,53 @@ static void the_budget_holds(void **state)
     each_file(remove_file);
 }
 
+/* What has ended is written while the engine lives, and not twice. */
+static void what_ended_is_written_behind(void **state)
+{
+    (void)state;
+    struct bed b = store_open(false, 7);
+    struct text t = {0};
+    text_say(&t, 24, 1);
+    text_go_on(b, &t, 3);
+    assert_true(engine_write_behind(b.engine) < UINT64_MAX); // not at once: it may go on
+    assert_int_equal(each_file(NULL), 0);
+    const struct timespec moment = {.tv_nsec = 20000000};
+    unsigned looks = 0;
+    while (engine_write_behind(b.engine) < UINT64_MAX && looks++ < 500) nanosleep(&moment, NULL);
+    assert_int_equal(each_file(NULL), 1);
+    each_file(remove_file);
+    for (int i = 0; i < 3; i++) assert_true(engine_write_behind(b.engine) == UINT64_MAX);
+    assert_int_equal(each_file(NULL), 0);
+    bed_close(b);
+}
+
+/* Many small texts after it do not push a conversation out. */
+static void side_requests_leave_conversations_their_files(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct error err;
+    const uint64_t file = 56 + 8 + 40 * 4 + 40 * 16;
+    assert_int_equal(try_open(&b, false, 7, 1000, 3 * file, &err), 0);
+    struct text told = {0};
+    text_say(&told, 24, 1);
+    text_go_on(b, &told, 3);
+    text_say(&told, 4, 2);
+    text_go_on(b, &told, 3);
+    for (uint32_t i = 0; i < 8; i++) {
+        struct text other = {0};
+        text_say(&other, 24, 20 + i);
+        text_go_on(b, &other, 3);
+    }
+    bed_close(b); // writes the least recently used first
+    assert_in_range(each_file(NULL), 2, 3);
+    assert_int_equal(try_open(&b, false, 7, 1000, 3 * file, &err), 0);
+    text_say(&told, 4, 9);
+    assert_true(text_go_on(b, &told, 2) > 20);
+    bed_close(b);
+    each_file(remove_file);
+}
+
 static void one_process_at_a_time(void **state)
 {
     (void)state;
@@ -207,6 +255,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_restarted_engine_computes_only_what_is_new, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(damaged_and_foreign_files_are_refused, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_budget_holds, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(what_ended_is_written_behind, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(side_requests_leave_conversations_their_files, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(one_process_at_a_time, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("kv-store", tests, NULL, NULL);

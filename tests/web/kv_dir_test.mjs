@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { post, run, serve } from './support.mjs';
+import { post, run, serve, until } from './support.mjs';
 
 const dir = mkdtempSync(path.join(tmpdir(), 'duckd-kv-'));
 const first = [{ role: 'user', content: 'My name is Anna. What is 7 times 8?' }];
@@ -13,6 +13,21 @@ const cached = (r) => r.usage.prompt_tokens_details.cached_tokens;
 let second, again;
 
 const failed = await run({
+    async 'a killed server has what was said seconds ago'() {
+        const before = await serve('--kv-dir', dir);
+        const one = await chat(before, first);
+        const two = [...first, one.choices[0].message, { role: 'user', content: 'And 8 times 8?' }];
+        await until('the first turn is written', () => files().length === 1, 5000);
+        const r = await chat(before, two);
+        const size = statSync(path.join(dir, files()[0])).size;
+        await until('the second one takes its place', () => files().length === 1 && statSync(path.join(dir, files()[0])).size > size, 5000);
+        await before.stop('SIGKILL');
+        const after = await serve('--kv-dir', dir);
+        const again = await chat(after, [...two, r.choices[0].message, { role: 'user', content: 'What is my name?' }]);
+        await after.stop();
+        assert.ok(cached(again) >= r.usage.prompt_tokens - 1, JSON.stringify([r.usage, again.usage]));
+        for (const name of files()) rmSync(path.join(dir, name));
+    },
     async 'a second turn after a restart computes only what is new'() {
         const before = await serve('--kv-dir', dir);
         const r = await chat(before, first);
