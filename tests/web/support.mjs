@@ -1,7 +1,8 @@
 // support.mjs: starts build/duckd serve for a test, talks raw HTTP, runs a table of named cases.
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import net from 'node:net';
+import { cpus } from 'node:os';
 
 export const build = process.argv[2];
 
@@ -49,6 +50,27 @@ async function start(program, ...options) {
     };
     server.rss = () => Number(readFileSync(`/proc/${child.pid}/status`, 'utf8').match(/VmRSS:\s+(\d+)/)[1]) * 1024;
     return server;
+}
+
+// A clock in ms that slows down by the share of the processors which processes other than this one and the server's
+// are using: on a machine with nothing else to do it is the wall clock, whatever the server does or waits for.
+export function ownClock(server) {
+    const tick = 1000 / Number(execFileSync('getconf', ['CLK_TCK']));
+    const used = (pid) => { const f = readFileSync(`/proc/${pid}/stat`, 'utf8').replace(/.*\) /s, '').split(' '); return Number(f[11]) + Number(f[12]); };
+    const others = () => { // guests' time is part of user's; idle and iowait are nobody's
+        const [user, nice, system, , , irq, softirq, steal] = readFileSync('/proc/stat', 'utf8').split('\n')[0].split(/ +/).slice(1).map(Number);
+        return (user + nice + system + irq + softirq + steal - used(server.child.pid) - used(process.pid)) * tick / cpus().length;
+    };
+    const start = { wall: performance.now(), others: others() };
+    let read = start.wall, value = 0;
+    return () => {
+        const wall = performance.now();
+        if (wall - read > 5) { // as fine as the kernel's accounts, and cheap
+            read = wall;
+            value = Math.max(value, wall - start.wall - (others() - start.others));
+        }
+        return value;
+    };
 }
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
