@@ -7,7 +7,7 @@ import { ask, ownClock, post, run, serve, sleep } from './support.mjs';
 const server = await serve('--lanes', '64', '--queue', '32');
 const endless = (more = {}) => ask('Tell me a short story about a cat.', { logit_bias: { 1: -100 }, stream: true, ...more });
 const SILENCE = 2000; // ms, of processors that are there for the server
-const TURNS = 8;      // pieces that any other stream may get while one gets none: of the 20 it asks for; the client reads
+const TURNS = 12;     // pieces that any other stream may get while one gets none: of the 40 it asks for; the client reads
                       // a few rounds at once when it is late itself (exact turns: tests/engine/schedule_test.c)
 const now = ownClock(server);
 const wall = () => performance.now();
@@ -51,7 +51,7 @@ const failed = await run({
                 await sleep(50);
             }
         })();
-        const streams = Array.from({ length: 63 }, () => listen(endless({ max_tokens: 20 }), all));
+        const streams = Array.from({ length: 63 }, () => listen(endless({ max_tokens: 40 }), all));
         await sleep(1500);
         const asked = wall();
         const long = listen(endless({ messages: [{ role: 'user', content: 'What is a duck? '.repeat(380) }], max_tokens: 5 }));
@@ -64,7 +64,7 @@ const failed = await run({
         const most = (key) => Math.max(...all.map((s) => s[key]));
         console.log(`# longest silence ${seconds(most('silence'))} s (${seconds(most('wall'))} s of a clock on the wall, load ${loadavg()[0].toFixed(1)}), others got ${most('overtaken')} pieces at most meanwhile, ` +
             `slowest first token ${seconds(most('first') - start)} s, long prompt's ${seconds(after.first - asked)} s, all ${seconds(wall() - start)} s, /health at most ${slowest.toFixed(0)} ms, ${(server.rss() / 1e6).toFixed(0)} MB`);
-        assert.ok(all.every((s) => s.pieces >= 10));
+        assert.ok(all.every((s) => s.pieces >= 20));
         assert.ok(most('silence') < SILENCE, `silent for ${most('silence')} ms`);
         assert.ok(most('overtaken') <= TURNS, `another stream got ${most('overtaken')} pieces meanwhile`);
         assert.ok(slowest < SILENCE / 4, `/health took ${slowest} ms`);
