@@ -317,7 +317,7 @@ static int check_header(const struct kv_store *s, const struct header *h, uint64
 /* Header and ids of a file. */
 static int read_head(struct kv_store *s, const char *name, struct file *out, int64_t *time, struct error *err)
 {
-    struct stat st;
+    struct stat st = {0};
     int fd = openat(s->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     int rc = fd < 0 || fstat(fd, &st) ? -errno : 0;
     *out = (struct file){0};
