@@ -559,7 +559,7 @@ static uint64_t cuda_memory_bytes(const struct backend *b)
 extern const struct backend_ops backend_cuda = {
     "cuda",      cuda_open,   cuda_close,  cuda_seq_open,  cuda_seq_close,     cuda_start,        cuda_poll,
     cuda_resume, cuda_logits, cuda_cancel, cuda_set_probe, cuda_copy_position, cuda_memory_bytes, nullptr,
-    nullptr,     nullptr};
+    nullptr,     nullptr,     false};
 
 extern "C" __attribute__((visibility("default"))) cuda_backend_fn duckd_cuda_backend;
 

@@ -36,6 +36,8 @@
  */
 #define BACKEND_MTP_HIDDEN_AFTER_FINAL_NORM 1
 
+#define BACKEND_KEY_UNIT 8u
+
 enum kv_dtype { KV_F32, KV_BF16, KV_FP8 };
 
 /* What `logits --dump` and tests look at; called as the values are made, rows in ascending position.
@@ -75,6 +77,9 @@ struct backend_job {
     uint32_t tokens;      // rows
     const int32_t *ids;   // (tokens), copied by backend_start
     uint32_t logits_from; // logits are made for rows >= this; = tokens: for none
+    uint32_t hidden_from; // MAIN: rows >= this leave their hidden state for MTP jobs, others need not
+    uint32_t first_key;   // MTP: attention begins at this position, a multiple of BACKEND_KEY_UNIT. Not 0:
+                          // only where ops->mtp_window
 };
 
 enum backend_event { BACKEND_BUSY, BACKEND_MLP, BACKEND_DONE, BACKEND_FAILED };
@@ -108,6 +113,7 @@ struct backend_ops {
     uint64_t (*kv_bytes)(const struct backend *b, uint32_t positions);
     void (*kv_save)(struct backend *b, backend_seq seq, uint32_t positions, void *image);
     void (*kv_load)(struct backend *b, backend_seq seq, uint32_t positions, const void *image);
+    bool mtp_window; // the MTP layer can do without the positions before a job's first_key
 };
 
 /* Every backend's first member. */

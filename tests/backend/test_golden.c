@@ -144,13 +144,23 @@ static void compare_logits(struct run *r, const char *prefix, uint32_t position,
 
 static void run_chunk(struct run *r, backend_seq seq, uint32_t position, uint32_t tokens)
 {
-    struct backend_job job = {BACKEND_MAIN, seq, position, tokens, r->all + position, 0};
+    struct backend_job job = {.kind = BACKEND_MAIN,
+                              .seq = seq,
+                              .position = position,
+                              .tokens = tokens,
+                              .ids = r->all + position,
+                              .logits_from = 0};
     struct backend *b = r->house.backend;
     house_run(&r->house, 0, &job);
     for (uint32_t i = 0; i < tokens; i++) compare_logits(r, "", position + i, b->ops->logits(b, 0, i));
     if (position + tokens == r->total) tokens--; // the last row has no next token
     if (tokens == 0) return;
-    job = (struct backend_job){BACKEND_MTP, seq, position, tokens, r->all + position + 1, 0};
+    job = (struct backend_job){.kind = BACKEND_MTP,
+                               .seq = seq,
+                               .position = position,
+                               .tokens = tokens,
+                               .ids = r->all + position + 1,
+                               .logits_from = 0};
     house_run(&r->house, 1, &job);
     for (uint32_t i = 0; i < tokens; i++) compare_logits(r, "mtp_", position + i, b->ops->logits(b, 1, i));
 }

@@ -30,13 +30,15 @@ static void run_all(struct house *h, backend_seq seq, uint32_t lane, const int32
     const struct backend_ops *ops = h->backend->ops;
     for (uint32_t p = from; p < TOKENS; p += chunk) {
         uint32_t n = TOKENS - p < chunk ? TOKENS - p : chunk;
-        struct backend_job job = {BACKEND_MAIN, seq, p, n, ids + p, 0};
+        struct backend_job job = {
+            .kind = BACKEND_MAIN, .seq = seq, .position = p, .tokens = n, .ids = ids + p, .logits_from = 0};
         house_run(h, lane, &job);
         for (uint32_t i = 0; i < n; i++)
             memcpy(logits + (p + i) * vocab, ops->logits(h->backend, lane, i), vocab * sizeof(float));
         int32_t next[TOKENS];
         for (uint32_t i = 0; i < n; i++) next[i] = ids[(p + i + 1) % TOKENS];
-        job = (struct backend_job){BACKEND_MTP, seq, p, n, next, 0};
+        job = (struct backend_job){
+            .kind = BACKEND_MTP, .seq = seq, .position = p, .tokens = n, .ids = next, .logits_from = 0};
         house_run(h, lane, &job);
         for (uint32_t i = 0; i < n; i++)
             memcpy(logits + (TOKENS + p + i) * vocab, ops->logits(h->backend, lane, i),
@@ -99,7 +101,8 @@ static void test_lanes_and_copies(void **state)
     run_all(&h, sb, 1, b, 0, 50, lb);
     h.backend->ops->copy_position(h.backend, sa, sc, 101);
     int32_t wrong[3] = {5, 6, 7};
-    struct backend_job job = {BACKEND_MAIN, sc, 101, 3, wrong, 3};
+    struct backend_job job = {
+        .kind = BACKEND_MAIN, .seq = sc, .position = 101, .tokens = 3, .ids = wrong, .logits_from = 3};
     house_run(&h, 0, &job);
     memcpy(again, lb, 101 * vocab * sizeof(float));
     memcpy(again + TOKENS * vocab, lb + TOKENS * vocab, 101 * vocab * sizeof(float));
@@ -107,8 +110,18 @@ static void test_lanes_and_copies(void **state)
     assert_memory_equal(again, lb, 2 * TOKENS * vocab * sizeof(float));
 
     // steps of two lanes in turn
-    struct backend_job ja = {BACKEND_MAIN, sa, 200, 20, a + 200, 0},
-                       jb = {BACKEND_MAIN, sb, 200, 1, b + 200, 0};
+    struct backend_job ja = {.kind = BACKEND_MAIN,
+                             .seq = sa,
+                             .position = 200,
+                             .tokens = 20,
+                             .ids = a + 200,
+                             .logits_from = 0},
+                       jb = {.kind = BACKEND_MAIN,
+                             .seq = sb,
+                             .position = 200,
+                             .tokens = 1,
+                             .ids = b + 200,
+                             .logits_from = 0};
     struct error err = {""};
     const struct backend_ops *ops = h.backend->ops;
     assert_int_equal(ops->start(h.backend, 0, &ja, &err), 0);
@@ -148,7 +161,12 @@ static void test_rows_not_wanted(void **state)
             backend_seq seq = house_seq(&h, TOKENS);
             uint32_t rows = 0;
             for (uint32_t part = 0; part < 4; part++) {
-                struct backend_job job = {BACKEND_MAIN, seq, part < 2 ? 0 : 128, part < 2 ? 128 : 2, ids, 0};
+                struct backend_job job = {.kind = BACKEND_MAIN,
+                                          .seq = seq,
+                                          .position = part < 2 ? 0 : 128,
+                                          .tokens = part < 2 ? 128 : 2,
+                                          .ids = ids,
+                                          .logits_from = 0};
                 job.logits_from = part < 2 ? from : 0;
                 job.ids += job.position;
                 if (part % 2 && !mtp) continue;
@@ -213,7 +231,12 @@ static void test_cache_dtypes(void **state)
         float *logits = malloc(TOKENS * vocab * sizeof *logits);
         backend_seq seq = house_seq(&h, TOKENS);
         for (uint32_t p = 0; p < TOKENS; p += 50) {
-            struct backend_job job = {BACKEND_MAIN, seq, p, 50, ids + p, 0};
+            struct backend_job job = {.kind = BACKEND_MAIN,
+                                      .seq = seq,
+                                      .position = p,
+                                      .tokens = 50,
+                                      .ids = ids + p,
+                                      .logits_from = 0};
             house_run(&h, 0, &job);
             for (uint32_t r = 0; r < 50; r++)
                 memcpy(logits + (p + r) * vocab, h.backend->ops->logits(h.backend, 0, r),
@@ -249,19 +272,48 @@ static void test_refusals(void **state)
     house_open(&h, V32, 1, 16, KV_F32, true);
     make_ids(&h, ids, 4);
     backend_seq seq = house_seq(&h, 20);
-    refused(&h, (struct backend_job){BACKEND_MAIN, seq, 10, 11, ids, 0}, "capacity, 20");
-    refused(&h, (struct backend_job){BACKEND_MAIN, seq, UINT32_MAX, 2, ids, 0}, "capacity, 20");
-    refused(&h, (struct backend_job){BACKEND_MAIN, seq, 0, 17, ids, 0}, "1 to 16");
-    refused(&h, (struct backend_job){BACKEND_MAIN, seq, 0, 0, ids, 0}, "1 to 16");
-    refused(&h, (struct backend_job){BACKEND_MAIN, seq, 0, 2, bad, 0}, "token 100000 at position 1");
-    refused(&h, (struct backend_job){BACKEND_MAIN, seq, 0, 2, ids, 3}, "row 3");
-    refused(&h, (struct backend_job){BACKEND_MAIN, 77, 0, 2, ids, 0}, "sequence 77");
-    refused(&h, (struct backend_job){BACKEND_MTP, seq, 0, 2, ids, 0}, "position 0");
+    refused(&h,
+            (struct backend_job){
+                .kind = BACKEND_MAIN, .seq = seq, .position = 10, .tokens = 11, .ids = ids, .logits_from = 0},
+            "capacity, 20");
+    refused(&h,
+            (struct backend_job){.kind = BACKEND_MAIN,
+                                 .seq = seq,
+                                 .position = UINT32_MAX,
+                                 .tokens = 2,
+                                 .ids = ids,
+                                 .logits_from = 0},
+            "capacity, 20");
+    refused(&h,
+            (struct backend_job){
+                .kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = 17, .ids = ids, .logits_from = 0},
+            "1 to 16");
+    refused(&h,
+            (struct backend_job){
+                .kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = 0, .ids = ids, .logits_from = 0},
+            "1 to 16");
+    refused(&h,
+            (struct backend_job){
+                .kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = 2, .ids = bad, .logits_from = 0},
+            "token 100000 at position 1");
+    refused(&h,
+            (struct backend_job){
+                .kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = 2, .ids = ids, .logits_from = 3},
+            "row 3");
+    refused(&h,
+            (struct backend_job){
+                .kind = BACKEND_MAIN, .seq = 77, .position = 0, .tokens = 2, .ids = ids, .logits_from = 0},
+            "sequence 77");
+    refused(&h,
+            (struct backend_job){
+                .kind = BACKEND_MTP, .seq = seq, .position = 0, .tokens = 2, .ids = ids, .logits_from = 0},
+            "position 0");
     struct error err = {""};
     backend_seq other;
     assert_true(h.backend->ops->seq_open(h.backend, &other, 1u << 20, &err) < 0);
     // a lane with a job takes no other until it is cancelled
-    struct backend_job job = {BACKEND_MAIN, seq, 0, 2, ids, 0};
+    struct backend_job job = {
+        .kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = 2, .ids = ids, .logits_from = 0};
     assert_int_equal(h.backend->ops->start(h.backend, 0, &job, &err), 0);
     refused(&h, job, "lane 0");
     h.backend->ops->cancel(h.backend, 0);
@@ -285,7 +337,12 @@ static void test_nan(void **state)
         const char *says;
     } cases[] = {{0, "layer 1: "}, {1, "layer 2: "}, {2, "layer 2: "}};
     for (size_t i = 0; i < 3; i++) {
-        struct backend_job job = {BACKEND_MAIN, house_seq(&h, 20), 0, 9, ids, 6};
+        struct backend_job job = {.kind = BACKEND_MAIN,
+                                  .seq = house_seq(&h, 20),
+                                  .position = 0,
+                                  .tokens = 9,
+                                  .ids = ids,
+                                  .logits_from = 6};
         struct error err = {""};
         struct mlp_step step;
         enum backend_event event;

@@ -95,7 +95,12 @@ uint32_t bed_prefill(struct bed *bed, backend_seq seq, const int32_t *ids, uint3
     uint32_t last = 0;
     for (uint32_t p = 0; p < count; p += chunk) {
         const uint32_t n = count - p < chunk ? count - p : chunk;
-        const struct backend_job job = {BACKEND_MAIN, seq, p, n, ids + p, p + n == count ? n - 1 : n};
+        const struct backend_job job = {.kind = BACKEND_MAIN,
+                                        .seq = seq,
+                                        .position = p,
+                                        .tokens = n,
+                                        .ids = ids + p,
+                                        .logits_from = p + n == count ? n - 1 : n};
         bed_run(bed, 0, &job);
         last = n - 1;
     }

@@ -95,7 +95,12 @@ static void run_prompt(const struct model_case *c, struct bed *bed, const struct
     int32_t token = -1;
     for (uint32_t p = 0; p < count; p += CHUNK) {
         const uint32_t n = count - p < CHUNK ? count - p : CHUNK;
-        const struct backend_job main = {BACKEND_MAIN, seq, p, n, next + p, p + n == count ? 0 : n};
+        const struct backend_job main = {.kind = BACKEND_MAIN,
+                                         .seq = seq,
+                                         .position = p,
+                                         .tokens = n,
+                                         .ids = next + p,
+                                         .logits_from = p + n == count ? 0 : n};
         bed_run(bed, 0, &main);
         if (p + n == count) {
             near(c, prompt, "logits",
@@ -103,7 +108,12 @@ static void run_prompt(const struct model_case *c, struct bed *bed, const struct
                  c->limit);
             token = argmax(bed->b->ops->logits(bed->b, 0, n - 1), vocab);
         }
-        const struct backend_job mtp = {BACKEND_MTP, seq, p, n, next + p + 1, p + n == count ? 0 : n};
+        const struct backend_job mtp = {.kind = BACKEND_MTP,
+                                        .seq = seq,
+                                        .position = p,
+                                        .tokens = n,
+                                        .ids = next + p + 1,
+                                        .logits_from = p + n == count ? 0 : n};
         bed_run(bed, 0, &mtp);
         if (p + n == count)
             near(c, prompt, "MTP logits",
@@ -119,7 +129,12 @@ static void run_prompt(const struct model_case *c, struct bed *bed, const struct
                 fail_msg("%s %s: token %u is %d, reference %d (margin %g)", c->dir, prompt, i, token,
                          greedy->i[i], (double)margin->f[i]);
         }
-        const struct backend_job job = {BACKEND_MAIN, seq, count + i, 1, &greedy->i[i], 0};
+        const struct backend_job job = {.kind = BACKEND_MAIN,
+                                        .seq = seq,
+                                        .position = count + i,
+                                        .tokens = 1,
+                                        .ids = &greedy->i[i],
+                                        .logits_from = 0};
         bed_run(bed, 0, &job);
         token = argmax(bed->b->ops->logits(bed->b, 0, 0), vocab);
     }
@@ -213,8 +228,14 @@ static void probe_prompt(struct bed *bed, const struct goldens *g, const char *p
     bed->b->ops->set_probe(bed->b, &probe);
     for (uint32_t p = 0; p < count; p += CHUNK) {
         const uint32_t n = count - p < CHUNK ? count - p : CHUNK;
-        const struct backend_job main = {BACKEND_MAIN, seq, p, n, next + p, n};
-        const struct backend_job mtp = {BACKEND_MTP, seq, p, n, next + p + 1, n};
+        const struct backend_job main = {
+            .kind = BACKEND_MAIN, .seq = seq, .position = p, .tokens = n, .ids = next + p, .logits_from = n};
+        const struct backend_job mtp = {.kind = BACKEND_MTP,
+                                        .seq = seq,
+                                        .position = p,
+                                        .tokens = n,
+                                        .ids = next + p + 1,
+                                        .logits_from = n};
         bed_run(bed, 0, &main);
         bed_run(bed, 0, &mtp);
     }

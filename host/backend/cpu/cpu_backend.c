@@ -188,6 +188,9 @@ static int check_job(struct cpu_backend *b, const struct backend_job *job, struc
                              job->position + i, b->c->vocab_size - 1);
     if (job->kind == BACKEND_MAIN) return 0;
     if (!b->with_mtp) return error_set(err, -EINVAL, "job: the MTP layer was not loaded");
+    if (job->first_key % KV_TILE || job->first_key > job->position)
+        return error_set(err, -EINVAL, "job: keys from position %u on, must be a multiple of %u up to %u",
+                         job->first_key, KV_TILE, job->position);
     for (uint32_t i = 0; i < job->tokens; i++)
         if (!kv_hidden(kv, job->position + i))
             return error_set(err, -EINVAL, "job: MTP at position %u, whose hidden state is not there",
@@ -325,4 +328,5 @@ const struct backend_ops backend_cpu = {.name = "cpu",
                                         .memory_bytes = cpu_memory_bytes,
                                         .kv_bytes = cpu_kv_bytes,
                                         .kv_save = cpu_kv_save,
-                                        .kv_load = cpu_kv_load};
+                                        .kv_load = cpu_kv_load,
+                                        .mtp_window = true};

@@ -17,6 +17,21 @@ static struct cpu_layer *weights_of(struct cpu_backend *b, const struct cpu_lane
     return &b->layers[l->layer];
 }
 
+/* Where the job's attention begins: first_key is an MTP job's. */
+static uint32_t first_key(const struct cpu_lane *l)
+{
+    return l->job.kind == BACKEND_MTP ? l->job.first_key : 0;
+}
+
+/* What attention and indexer see: positions count from first_key on. */
+static struct kv_layer seen_keys(const struct cpu_lane *l)
+{
+    struct kv_layer keys = kv_layer(l->kv, l->layer);
+    keys.rows += first_key(l) * keys.row_bytes;
+    keys.tiles += first_key(l) / KV_TILE * keys.tile_bytes;
+    return keys;
+}
+
 /* ---- rows ---- */
 
 static void enter_row(struct cpu_backend *b, struct cpu_lane *l, size_t row)
@@ -133,17 +148,18 @@ static void probe_index(struct cpu_backend *b, struct cpu_lane *l, const struct 
 static void select_keys(struct cpu_backend *b, struct cpu_lane *l)
 {
     const struct model_config *c = b->c;
+    const uint32_t position = l->job.position - first_key(l);
     for (uint32_t first = l->first; first < l->job.tokens; first += INDEXER_ROWS) {
         uint32_t rows = l->job.tokens - first < INDEXER_ROWS ? l->job.tokens - first : INDEXER_ROWS;
-        uint32_t end = l->job.position + first + rows; // positions that the last row sees
+        uint32_t end = position + first + rows; // positions that the last row sees
         if (end <= c->index_topk && !b->probe.row) continue;
         size_t q_stride = (size_t)c->index_heads * c->index_head_dim;
         struct index_job j = {
             .b = b, .first_row = first, .tiles = (end + KV_TILE - 1) / KV_TILE, .chunk = 64};
         j.rows = (struct indexer_rows){.heads = c->index_heads,
                                        .dim = c->index_head_dim,
-                                       .keys = kv_layer(l->kv, l->layer),
-                                       .position = l->job.position + first,
+                                       .keys = seen_keys(l),
+                                       .position = position + first,
                                        .rows = rows,
                                        .q = b->s.iq + first * q_stride,
                                        .q_stride = q_stride,
@@ -181,8 +197,8 @@ static void attend(struct cpu_backend *b, struct cpu_lane *l)
     j.a = (struct attention){.shape = *s,
                              .key_up = w->key_up,
                              .value_up = w->value_up,
-                             .keys = kv_layer(l->kv, l->layer),
-                             .position = l->job.position + l->first,
+                             .keys = seen_keys(l),
+                             .position = l->job.position - first_key(l) + l->first,
                              .rows = l->job.tokens - l->first,
                              .task_rows = attention_task_rows(s, l->job.tokens - l->first, b->threads),
                              .q = b->s.q + first * q_stride,
@@ -263,12 +279,14 @@ static int route(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
     return 0;
 }
 
-/* Rows whose output nobody reads: in a job's last layer those without logits. The main model's feed the MTP
- * layer if there is one, and probes look at every row. */
+/* Rows whose output nobody reads: in a job's last layer those without logits, if the MTP layer does not want
+ * their hidden states. Probes look at every row. */
 static uint32_t first_wanted(const struct cpu_backend *b, const struct cpu_lane *l)
 {
-    bool read = b->probe.row || l->layer + 1 < l->last_layer || (l->job.kind == BACKEND_MAIN && b->with_mtp);
-    return read ? 0 : l->job.logits_from;
+    const struct backend_job *j = &l->job;
+    if (b->probe.row || l->layer + 1 < l->last_layer) return 0;
+    bool feeds = j->kind == BACKEND_MAIN && b->with_mtp && j->hidden_from < j->logits_from;
+    return feeds ? j->hidden_from : j->logits_from;
 }
 
 /* Norm and first products of every row, keys into the cache. */
@@ -292,7 +310,8 @@ int cpu_layer_run(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
     const struct attention_shape *a = &b->attention;
     size_t n = c->hidden_size;
     /* Up to top-k positions everything is selected: only the keys must be cached. */
-    bool select = c->index_topk && (b->probe.row || l->job.position + l->job.tokens > c->index_topk);
+    bool select =
+        c->index_topk && (b->probe.row || l->job.position - first_key(l) + l->job.tokens > c->index_topk);
 
     l->first = first_wanted(b, l);
     size_t first = l->first, rows = l->job.tokens - first;

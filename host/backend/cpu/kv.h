@@ -12,7 +12,7 @@
 
 #include "host/backend/backend.h"
 
-#define KV_TILE 8u
+#define KV_TILE BACKEND_KEY_UNIT
 
 struct kv_shape {
     enum kv_dtype dtype;
