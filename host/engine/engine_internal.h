@@ -21,6 +21,7 @@ struct engine_settings {
     uint32_t lanes, prefill_chunk, step_timeout_ms;
     bool mtp;
     enum mtp_verify verify;
+    uint32_t mtp_window;     // of this many positions the MTP layer knows the last ones at least; 0: all
     bool cut_anywhere;       // prompts may be cut into jobs of any size without changing a bit
     bool adapt;              // drop drafts that do not pay; false: always draft
     uint64_t (*clock)(void); // times rounds; NULL: clock_ns()
@@ -97,6 +98,7 @@ void generation__release(struct generation *g); // everything but the result
 
 /* kv_restore.c: files behind the prefix cache. */
 int engine__open_store(struct engine *e, const struct kv_store_options *o, struct error *err);
+enum prefix_reuse engine__reuse(const struct engine *e);          // what a prompt wants of the cache
 void engine__restore(struct engine *e, const struct sequence *s); // a file's positions go into the cache
 
 /* engine.c */

@@ -48,6 +48,16 @@ void generation__release(struct generation *g)
     g->engine = NULL;
 }
 
+/* Of a prompt the MTP layer is only given the end, and nothing while drafts do not pay: hidden states cost
+ * the last layer's feed-forward, which the main model alone needs for one row. */
+static void choose_hidden(struct generation *g)
+{
+    struct sequence *s = &g->sequence;
+    uint32_t window = g->engine->set.mtp_window, from = s->count > window ? s->count - window : 0;
+    if (g->engine->set.adapt && g->drafts.dropped) from = s->count;
+    if (from > s->hidden_from) s->hidden_from = from;
+}
+
 int generation__admit(struct generation *g)
 {
     struct engine *e = g->engine;
@@ -61,7 +71,9 @@ int generation__admit(struct generation *g)
     }
     drafts_begin(&e->drafts, &g->drafts);
     if (e->store) engine__restore(e, &g->sequence);
-    if (e->prefixes) g->result.cached_tokens = prefix_cache_reuse(e->prefixes, &g->sequence, e->set.mtp);
+    if (e->prefixes)
+        g->result.cached_tokens = prefix_cache_reuse(e->prefixes, &g->sequence, engine__reuse(e));
+    if (e->set.mtp_window) choose_hidden(g);
     g->stage = STAGE_PREFILL;
     g->prefill_ns = clock_ns();
     return 0;
@@ -146,13 +158,21 @@ static bool wants_draft(struct generation *g)
     return !e->set.adapt || drafts_wanted(&e->drafts, &g->drafts, e->decoding);
 }
 
-/* Brings the MTP layer up to the main model. While drafts are dropped it follows in batches, in which its
- * weights are read once for many positions. */
+/* Brings the MTP layer up to the main model. Where it must know all positions it follows in batches while
+ * drafts are dropped, so that its weights are read once for many. */
 static void begin_mtp(struct generation *g)
 {
     struct sequence *s = &g->sequence;
+    uint32_t window = g->engine->set.mtp_window;
     g->drafting = wants_draft(g);
-    if (g->stage == STAGE_DECODE && !g->drafting) {
+    if (window > 0) {
+        if (g->stage == STAGE_DECODE && !g->drafting) return; // it follows when a draft is wanted
+        sequence_mtp_skip(s, window);
+        if (sequence_mtp_rows(s) == 0) {
+            g->drafting = false;
+            return;
+        }
+    } else if (g->stage == STAGE_DECODE && !g->drafting) {
         uint32_t batch = g->engine->set.prefill_chunk;
         if (batch > CATCH_UP_ROWS) batch = CATCH_UP_ROWS;
         // A prompt is caught up with at once: what the MTP layer has not seen, the next turn cannot reuse.

@@ -17,6 +17,11 @@ static void on_drop(void *ctx, const struct sequence *s, bool conversation, bool
     if (conversation || closing) kv_store_save(e->store, s, conversation, closing);
 }
 
+enum prefix_reuse engine__reuse(const struct engine *e)
+{
+    return !e->set.mtp ? PREFIX_MAIN : e->set.mtp_window ? PREFIX_EITHER : PREFIX_ALL;
+}
+
 int engine__open_store(struct engine *e, const struct kv_store_options *o, struct error *err)
 {
     int rc = kv_store_open(&e->store, o, err);
@@ -28,7 +33,7 @@ void engine__restore(struct engine *e, const struct sequence *s)
 {
     struct sequence kept;
     bool conversation;
-    uint32_t have = prefix_cache_match(e->prefixes, s, e->set.mtp), all;
+    uint32_t have = prefix_cache_match(e->prefixes, s, engine__reuse(e)), all;
     if (kv_store_find(e->store, s->ids, s->count, &all) < have + WORTH_READING) return;
     if (all * e->set.bytes_per_position > e->set.prefix_cache_bytes) return; // the cache would not keep it
     if (kv_store_load(e->store, s->ids, s->count, &kept, &conversation)) return;

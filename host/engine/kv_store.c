@@ -26,11 +26,11 @@ static const struct siphash_key plain_key = {0x6475636b64206b76u, KV_STORE_VERSI
 
 struct header {
     char magic[8];
-    uint32_t version, positions, mtp_done, conversation;
-    uint64_t identity, image_bytes;
+    uint32_t version, positions, mtp_from, mtp_done;
+    uint64_t conversation, identity, image_bytes;
     uint64_t ids_hash, hash; // of the ids; of everything before it
 };
-_Static_assert(sizeof(struct header) == 56, "the header has no holes");
+_Static_assert(sizeof(struct header) == 64, "the header has no holes");
 static const char magic[8] = "duckdkv";
 
 struct file {
@@ -260,6 +260,7 @@ void kv_store_save(struct kv_store *s, const struct sequence *q, bool conversati
     struct backend *b = s->o.backend;
     struct header h = {.version = KV_STORE_VERSION,
                        .positions = q->main_done,
+                       .mtp_from = q->mtp_from,
                        .mtp_done = q->mtp_done,
                        .conversation = conversation,
                        .identity = s->o.identity,
@@ -369,6 +370,7 @@ static int load(struct kv_store *s, struct file *f, struct sequence *out, struct
     if (!rc) {
         b->ops->kv_load(b, out->handle, n, image);
         out->main_done = n;
+        out->mtp_from = f->header.mtp_from;
         out->mtp_done = f->header.mtp_done < n ? f->header.mtp_done : n;
     }
     free(image);

@@ -14,7 +14,7 @@
 
 #include "host/engine/sequence.h"
 
-#define KV_STORE_VERSION 1u
+#define KV_STORE_VERSION 2u
 #define KV_STORE_MIN 16u // positions that are worth a file
 
 struct kv_store_options {

@@ -76,6 +76,17 @@ static int open_flock(struct engine *e, const struct engine_options *o, const ch
     return e->synthetic ? 0 : error_set(err, -ENOMEM, "no memory for a synthetic flock");
 }
 
+/* Positions that the MTP layer is given before the first draft. More do not make drafts of duckling better,
+ * and each costs its last layer, a sixth of the model. */
+#define MTP_WINDOW 32u
+
+static void suit_backend(struct engine_settings *s, const struct backend_ops *ops, bool local)
+{
+    s->verify = mtp_verify_policy(ops->name, local);
+    s->cut_anywhere = ops == &backend_cpu; // see the numeric contract in backend.h
+    s->mtp_window = ops->mtp_window && s->prefill_chunk >= MTP_WINDOW ? MTP_WINDOW : 0;
+}
+
 /* A device that "auto" found but that cannot take the model is no reason to stop. */
 static int open_backend(struct engine *e, const struct engine_options *o, const struct backend_ops *ops,
                         bool local, struct error *err)
@@ -90,8 +101,7 @@ static int open_backend(struct engine *e, const struct engine_options *o, const 
     int rc = ops->open(&e->backend, &options, err);
     if (!rc || ops == &backend_cpu || !is_automatic(o->backend)) return rc;
     log_notice("attention runs on the CPU: %s", err->text);
-    e->set.verify = mtp_verify_policy(backend_cpu.name, local);
-    e->set.cut_anywhere = true;
+    suit_backend(&e->set, &backend_cpu, local);
     return backend_cpu.open(&e->backend, &options, err);
 }
 
@@ -105,19 +115,18 @@ static uint64_t position_bytes(const struct engine_options *o, const struct mode
 }
 
 static struct engine_settings settings(const struct engine_options *o, const struct model_config *c,
-                                       const char *backend, bool local)
+                                       const struct backend_ops *ops, bool local)
 {
     struct engine_settings s = {.lanes = o->lanes ? o->lanes : ENGINE_DEFAULT_LANES,
                                 .prefill_chunk = o->prefill_chunk ? o->prefill_chunk : ENGINE_DEFAULT_CHUNK,
                                 .step_timeout_ms =
                                     o->step_timeout_ms ? o->step_timeout_ms : ENGINE_DEFAULT_TIMEOUT_MS,
                                 .mtp = o->mtp && c->mtp_layers > 0,
-                                .adapt = !o->mtp_always,
-                                .verify = mtp_verify_policy(backend, local)};
-    s.cut_anywhere = strcmp(backend, backend_cpu.name) == 0; // see the numeric contract in backend.h
-    if (s.prefill_chunk < 2) s.prefill_chunk = 2;            // a draft is verified as two rows of one job
+                                .adapt = !o->mtp_always};
+    if (s.prefill_chunk < 2) s.prefill_chunk = 2; // a draft is verified as two rows of one job
+    suit_backend(&s, ops, local);
     s.prefix_cache_bytes = o->prefix_cache_bytes;
-    s.bytes_per_position = position_bytes(o, c, s.mtp, backend);
+    s.bytes_per_position = position_bytes(o, c, s.mtp, ops->name);
     if (o->mtp && !s.mtp) log_notice("the model has no MTP layer: one token a round");
     return s;
 }
@@ -185,7 +194,7 @@ int engine_open(struct engine **out, const struct engine_options *o, struct erro
         return rc;
     }
     parts.model = parts.opened;
-    parts.set = settings(o, &parts.model->config, ops->name, local);
+    parts.set = settings(o, &parts.model->config, ops, local);
     rc = pool_open(&parts.pool, o->threads, err);
     if (!rc) rc = open_flock(&parts, o, spec, err);
     if (!rc) rc = open_backend(&parts, o, ops, local, err);

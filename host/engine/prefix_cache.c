@@ -89,7 +89,7 @@ static uint32_t common_prefix(const struct sequence *a, uint32_t a_count, const 
 }
 
 /* The entry that gives the most positions, c->count: none gives any. */
-static uint32_t best_entry(const struct prefix_cache *c, const struct sequence *s, bool mtp,
+static uint32_t best_entry(const struct prefix_cache *c, const struct sequence *s, enum prefix_reuse how,
                            uint32_t *positions)
 {
     uint32_t best = c->count, most = 0;
@@ -97,8 +97,8 @@ static uint32_t best_entry(const struct prefix_cache *c, const struct sequence *
         const struct entry *e = &c->entry[i];
         uint32_t n = common_prefix(&e->sequence, e->sequence.main_done, s, s->count);
         // The MTP layer's position t has seen token t + 1.
-        if (mtp && n > 0) n--;
-        if (mtp && n > e->sequence.mtp_done) n = e->sequence.mtp_done;
+        if (how != PREFIX_MAIN && n > 0) n--;
+        if (how == PREFIX_ALL && n > e->sequence.mtp_done) n = e->sequence.mtp_done;
         if (n >= s->count) n = s->count - 1;
         if (n <= most) continue;
         most = n;
@@ -108,22 +108,25 @@ static uint32_t best_entry(const struct prefix_cache *c, const struct sequence *
     return best;
 }
 
-uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, bool mtp)
+uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, enum prefix_reuse how)
 {
     uint32_t most;
-    best_entry(c, s, mtp, &most);
+    best_entry(c, s, how, &most);
     return most;
 }
 
-uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, bool mtp)
+uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, enum prefix_reuse how)
 {
-    uint32_t most, index = best_entry(c, s, mtp, &most);
+    uint32_t most, index = best_entry(c, s, how, &most);
     if (most == 0) return 0;
     struct entry *best = &c->entry[index];
     best->used = ++c->clock;
     s->backend->ops->copy_position(s->backend, best->sequence.handle, s->handle, most);
-    s->main_done = most;
-    s->mtp_done = mtp ? most : 0;
+    s->main_done = s->hidden_from = most; // hidden states do not always come along
+    if (how != PREFIX_MAIN && best->sequence.mtp_from <= most && most <= best->sequence.mtp_done) {
+        s->mtp_from = best->sequence.mtp_from;
+        s->mtp_done = most;
+    }
     return most;
 }
 
@@ -154,6 +157,7 @@ static int shrink(struct sequence *s)
     if (rc) return rc;
     small.backend->ops->copy_position(small.backend, s->handle, small.handle, n);
     small.main_done = n;
+    small.mtp_from = s->mtp_from;
     small.mtp_done = s->mtp_done;
     sequence_close(s);
     *s = small;

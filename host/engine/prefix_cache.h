@@ -17,17 +17,23 @@ struct prefix_cache;
 struct prefix_cache *prefix_cache_open(uint64_t budget_bytes, uint64_t bytes_per_position);
 void prefix_cache_close(struct prefix_cache *c);
 
-/* Fills a fresh sequence's KV and sets main_done (and mtp_done). Returns how many positions were reused:
- * fewer than the sequence's tokens, since the last one has to give logits; with MTP also fewer than the
- * common prefix, whose last token is run again for the hidden state that the MTP layer needs. */
-uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, bool mtp);
+enum prefix_reuse {
+    PREFIX_MAIN,   // the main model's positions
+    PREFIX_ALL,    // only those that the MTP layer has too
+    PREFIX_EITHER, // the main model's, and the MTP layer's where it has them up to there
+};
+
+/* Fills a fresh sequence's KV and sets how far it is. Returns how many positions were reused: fewer than the
+ * sequence's tokens, since the last one has to give logits; with MTP also fewer than the common prefix, whose
+ * last token is run again for the hidden state that the MTP layer needs. */
+uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, enum prefix_reuse how);
 
 /* Takes a sequence that nobody runs any more: kept or closed, *s is empty afterwards. `continued`: it began
  * with positions from here. */
 void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continued);
 
 /* How many positions prefix_cache_reuse() would give. */
-uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, bool mtp);
+uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, enum prefix_reuse how);
 /* Is told of sequences that are given up for want of room, and of all that are left when the cache is closed
  * (`closing`), the least recently used first. */
 typedef void prefix_cache_drop_fn(void *ctx, const struct sequence *s, bool conversation, bool closing);

@@ -33,6 +33,11 @@ void sequence_push(struct sequence *s, int32_t id)
     s->ids[s->count++] = id;
 }
 
+static uint32_t less(uint32_t a, uint32_t b)
+{
+    return a > b ? a - b : 0;
+}
+
 struct backend_job sequence_main_job(const struct sequence *s, uint32_t rows, uint32_t logits_from)
 {
     return (struct backend_job){.kind = BACKEND_MAIN,
@@ -40,13 +45,22 @@ struct backend_job sequence_main_job(const struct sequence *s, uint32_t rows, ui
                                 .position = s->main_done,
                                 .tokens = rows,
                                 .ids = s->ids + s->main_done,
-                                .logits_from = logits_from};
+                                .logits_from = logits_from,
+                                .hidden_from = less(s->hidden_from, s->main_done)};
+}
+
+void sequence_mtp_skip(struct sequence *s, uint32_t window)
+{
+    uint32_t to = less(s->main_done, window);
+    if (to < s->hidden_from) to = s->hidden_from;
+    if (to <= s->mtp_done) return;
+    s->mtp_from = s->mtp_done = (to + BACKEND_KEY_UNIT - 1) / BACKEND_KEY_UNIT * BACKEND_KEY_UNIT;
 }
 
 uint32_t sequence_mtp_rows(const struct sequence *s)
 {
     uint32_t end = s->main_done < s->count ? s->main_done : s->count - 1;
-    return end - s->mtp_done;
+    return less(end, s->mtp_done);
 }
 
 struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t rows, uint32_t logits_from)
@@ -56,7 +70,8 @@ struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t rows, uin
                                 .position = s->mtp_done,
                                 .tokens = rows,
                                 .ids = s->ids + s->mtp_done + 1,
-                                .logits_from = logits_from};
+                                .logits_from = logits_from,
+                                .first_key = s->mtp_from};
 }
 
 struct backend_job sequence_job_behind(struct backend_job job, uint32_t skip)
@@ -65,5 +80,6 @@ struct backend_job sequence_job_behind(struct backend_job job, uint32_t skip)
     job.ids += skip;
     job.tokens -= skip;
     job.logits_from -= skip;
+    job.hidden_from = less(job.hidden_from, skip);
     return job;
 }

@@ -1,8 +1,8 @@
 /* sequence.h: the tokens of one text and how far the backend has them.
  *
  * Owns the ids and the backend's handle. Main KV is right for positions [0, main_done), MTP KV for
- * [0, mtp_done). Position t of the main model needs token t; position t of the MTP layer needs the main
- * model's position t and token t + 1, hence mtp_done <= min(main_done, count - 1). What lies beyond (a
+ * [mtp_from, mtp_done). Position t of the main model needs token t; position t of the MTP layer needs the
+ * main model's position t and token t + 1, hence mtp_done <= min(main_done, count - 1). What lies beyond (a
  * rejected draft) is overwritten by the next job, which always starts at main_done or mtp_done. */
 #ifndef DUCKD_HOST_ENGINE_SEQUENCE_H
 #define DUCKD_HOST_ENGINE_SEQUENCE_H
@@ -16,7 +16,9 @@ struct sequence {
     backend_seq handle;
     int32_t *ids; // (room); ids[count] may hold a draft
     uint32_t count, room;
-    uint32_t main_done, mtp_done;
+    uint32_t main_done;
+    uint32_t mtp_from, mtp_done; // may lie beyond main_done: then nothing of the MTP layer is right yet
+    uint32_t hidden_from;        // the main model's rows from here on leave their hidden states
 };
 
 /* positions: KV capacity; room >= count: tokens it may ever hold. */
@@ -27,6 +29,10 @@ void sequence_push(struct sequence *s, int32_t id); // count < room
 
 /* The next rows of the main model; rows beyond `count` take what was put at ids[count] as a draft. */
 struct backend_job sequence_main_job(const struct sequence *s, uint32_t rows, uint32_t logits_from);
+
+/* Lets the MTP layer forget what it is more than `window` positions behind with, or what has left no hidden
+ * state: it goes on as if the text began there. */
+void sequence_mtp_skip(struct sequence *s, uint32_t window);
 
 /* Rows the MTP layer can catch up on, and a job for the first `rows` of them; the last of all drafts token
  * `count` if all of the main model's rows are caught up. */

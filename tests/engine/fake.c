@@ -17,10 +17,13 @@ static uint32_t mix(uint32_t a, uint32_t b)
     return (uint32_t)(x >> 32);
 }
 
-static uint32_t attend(const uint32_t *kv, uint32_t position)
+static uint32_t attend(const uint32_t *kv, uint32_t first, uint32_t position)
 {
     uint32_t a = 1;
-    for (uint32_t p = 0; p <= position; p++) a = mix(a, kv[p]);
+    for (uint32_t p = first; p <= position; p++) {
+        assert(kv[p] != FAKE_NOTHING);
+        a = mix(a, kv[p]);
+    }
     return a;
 }
 
@@ -51,7 +54,7 @@ void fake_reference(const int32_t *ids, uint32_t count, float *logits, struct fa
         uint32_t h = mix(3, (uint32_t)ids[p]);
         for (uint32_t l = 0; l < FAKE_LAYERS; l++) {
             kv->main[l][p] = h;
-            uint32_t a = attend(kv->main[l], p);
+            uint32_t a = attend(kv->main[l], 0, p);
             h = after_expert(a, expert(l, (float)(a & 0xffff)));
         }
         kv->hidden[p] = h;
@@ -64,7 +67,7 @@ void fake_mtp_reference(const int32_t *ids, uint32_t count, float *logits)
 {
     struct fake_kv kv;
     fake_reference(ids, count, logits, &kv);
-    uint32_t a = attend(kv.mtp, count - 2);
+    uint32_t a = attend(kv.mtp, 0, count - 2);
     head(after_expert(a, expert(FAKE_LAYERS, (float)(a & 0xffff))), ids[count - 1], logits);
 }
 
@@ -94,7 +97,7 @@ static int seq_open(struct backend *b, backend_seq *out, uint32_t capacity, stru
     while (i < FAKE_SEQS && f->seq[i].open) i++;
     assert(i < FAKE_SEQS && capacity <= FAKE_POSITIONS);
     if (f->sick == SICK_OPEN && i == f->sick_seq) return error_set(err, -ENOMEM, "no memory for the cache");
-    memset(&f->seq[i].kv, 0xee, sizeof f->seq[i].kv);
+    memset(&f->seq[i].kv, (int)(FAKE_NOTHING & 0xff), sizeof f->seq[i].kv);
     f->seq[i].open = true;
     f->seq[i].capacity = capacity;
     f->seq[i].main_end = f->seq[i].mtp_end = 0;
@@ -108,7 +111,8 @@ static void copy_position(struct backend *b, backend_seq from, backend_seq to, u
     const struct fake_seq *a = &f->seq[from];
     struct fake_seq *z = &f->seq[to];
     assert(a->open && z->open && positions <= a->main_end && positions <= z->capacity);
-    memset(z->kv.hidden, 0xEE, sizeof z->kv.hidden); // not part of the contract: nobody may rely on them
+    memset(z->kv.hidden, (int)(FAKE_NOTHING & 0xff),
+           sizeof z->kv.hidden); // not part of the contract: nobody may rely on them
     for (uint32_t l = 0; l < FAKE_LAYERS; l++)
         memcpy(z->kv.main[l], a->kv.main[l], positions * sizeof(uint32_t));
     memcpy(z->kv.mtp, a->kv.mtp, positions * sizeof(uint32_t));
@@ -161,8 +165,11 @@ static int start(struct backend *b, uint32_t lane, const struct backend_job *job
     assert(s->open && job->tokens > 0 && job->tokens <= f->max_tokens && job->logits_from <= job->tokens);
     assert(job->position + job->tokens <= s->capacity);
     uint32_t ahead = f->two_lanes ? f->max_tokens : 0; // of what is there: the job before is under way
-    assert(job->position <= (job->kind == BACKEND_MAIN ? s->main_end : s->mtp_end) + ahead);
+    bool begins = job->kind == BACKEND_MTP && job->first_key == job->position;
+    assert(begins || job->position <= (job->kind == BACKEND_MAIN ? s->main_end : s->mtp_end) + ahead);
     if (job->kind == BACKEND_MTP) {
+        assert(job->first_key % BACKEND_KEY_UNIT == 0 && job->first_key <= job->position);
+        for (uint32_t i = 0; i < job->tokens; i++) assert(s->kv.hidden[job->position + i] != FAKE_NOTHING);
         assert(job->position + job->tokens <= s->main_end);
         assert(job->position + f->max_tokens + ahead >=
                s->main_end); // only recent rows' hidden states are kept
@@ -193,7 +200,8 @@ static void finish_job(struct fake *f, struct fake_lane *a)
     struct fake_seq *s = &f->seq[a->job.seq];
     uint32_t end = a->job.position + a->job.tokens;
     for (uint32_t i = 0; i < a->job.tokens; i++) {
-        if (a->job.kind == BACKEND_MAIN) s->kv.hidden[a->job.position + i] = a->h[i];
+        if (a->job.kind == BACKEND_MAIN)
+            s->kv.hidden[a->job.position + i] = i < a->job.hidden_from ? FAKE_NOTHING : a->h[i];
         if (i < a->job.logits_from) continue;
         head(a->h[i], a->ids[i], a->logits[i]);
         if (is_sick(f, a, SICK_NAN) && f->sick_position == a->job.position + i) a->logits[i][7] = NAN;
@@ -227,7 +235,7 @@ static enum backend_event poll(struct backend *b, uint32_t lane, struct mlp_step
     uint32_t *kv = mtp ? f->seq[a->job.seq].kv.mtp : f->seq[a->job.seq].kv.main[a->layer];
     for (uint32_t i = 0; i < a->job.tokens; i++) {
         kv[a->job.position + i] = a->h[i];
-        a->h[i] = attend(kv, a->job.position + i);
+        a->h[i] = attend(kv, mtp ? a->job.first_key : 0, a->job.position + i);
         a->x[2 * (size_t)i] = (float)(a->h[i] & 0xffff);
     }
     *step = (struct mlp_step){.layer = a->layer, .tokens = a->job.tokens, .x = a->x, .y = a->y};

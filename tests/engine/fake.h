@@ -13,6 +13,8 @@
 
 enum { FAKE_LAYERS = 3, FAKE_VOCAB = 40, FAKE_POSITIONS = 160, FAKE_EOS = 39, FAKE_SEQS = 8, FAKE_LANES = 8 };
 
+#define FAKE_NOTHING 0xeeeeeeeeu // in place of a state that was not computed
+
 struct fake_kv {
     uint32_t main[FAKE_LAYERS][FAKE_POSITIONS], mtp[FAKE_POSITIONS];
     uint32_t hidden[FAKE_POSITIONS];

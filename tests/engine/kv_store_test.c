@@ -170,7 +170,7 @@ static void the_budget_holds(void **state)
     struct bed b;
     struct error err;
     // Room for three texts of 32 positions in memory, for two files: each given up conversation is saved.
-    const uint64_t file = 56 + 8 + 40 * 4 + 40 * 16;
+    const uint64_t file = 64 + 8 + 40 * 4 + 40 * 16;
     assert_int_equal(try_open(&b, false, 7, 96, 2 * file, &err), 0);
     struct text t[6] = {0};
     for (uint32_t i = 0; i < 6; i++) {
