@@ -45,7 +45,8 @@ static int make_plan(struct flock *f, bool mtp, struct error *err)
 static void keep_plan(const struct flock *f)
 {
     struct error why;
-    if (*f->plan_path && plan_file_write(&f->plan, f->spec.duck, f->plan_path, &why))
+    const struct plan *whole = f->losts ? &f->home : &f->plan;
+    if (*f->plan_path && plan_file_write(whole, f->spec.duck, f->plan_path, &why))
         log_notice("%s: the next plan may be another", why.text);
 }
 
@@ -71,6 +72,7 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
     if (rc != 0) goto fail;
     if (f->spec.transport->find) rc = f->spec.transport->find(&f->transport, &f->spec, err);
     if (rc == 0) rc = make_plan(f, o->mtp, err);
+    if (rc == 0) rc = flock__begin_without(f, err);
     if (rc != 0) goto fail;
     f->options = (struct transport_options){.plan = &f->plan,
                                             .duck = f->spec.duck,
@@ -84,6 +86,7 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
     rc = f->spec.transport->open(&f->transport, &f->options, err);
     if (rc != 0) goto fail;
     rc = flock__load(f, err);
+    if (rc == 0) rc = flock__look_for_absent(f, err);
     if (rc != 0) goto fail;
     keep_plan(f);
     f->opened = true;
@@ -163,6 +166,7 @@ int flock_submit(struct flock *f, uint32_t lane, const struct mlp_step *step, st
     struct error why = {""};
     int rc = check_step(f, lane, step, err);
     if (rc == 0 && f->nursery) rc = flock__take_back(f, err);
+    if (rc == 0 && f->stranded) rc = error_set(err, -EHOSTDOWN, "%s", f->stranded_by.text);
     if (rc != 0) return rc;
     // This step is not among those that a take-over submits again.
     while ((rc = f->transport->ops->submit(f->transport, lane, step, &why)) < 0) {
@@ -180,13 +184,17 @@ int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err)
     struct error why = {""};
     int rc;
     if (lane >= f->lanes) return error_set(err, -EINVAL, "lane %u of %u", lane, f->lanes);
+    if (f->stranded) {
+        f->lane[lane].busy = false;
+        return error_set(err, -EHOSTDOWN, "%s", f->stranded_by.text);
+    }
     while ((rc = f->transport->ops->poll(f->transport, lane, wait, &why)) < 0) {
         rc = flock__take_over(f, rc, &why);
         if (rc == 0) continue;
         if (err) *err = why;
-        return rc;
+        break;
     }
-    if (rc == 1) f->lane[lane].busy = false;
+    if (rc != 0) f->lane[lane].busy = false; // done, or given up: nobody will submit it again
     return rc;
 }
 

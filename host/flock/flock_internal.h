@@ -30,10 +30,17 @@ struct flock {
     struct plan home;                      // of all ducks
     uint32_t losts, lost[FLOCK_MAX_DUCKS]; // in the order of their loss
     struct nursery *nursery;
+    bool stranded;            // those that are there cannot hold the model: there is no session
+    struct error stranded_by; // why
 };
 
 /* All weights to where the plan wants them. */
 int flock__load(struct flock *f, struct error *err);
+
+/* Ducks that are absent from the start are lost: the others' plan, which opens the session; once it is open
+ * the absent ones are looked for. */
+int flock__begin_without(struct flock *f, struct error *err);
+int flock__look_for_absent(struct flock *f, struct error *err);
 
 /* After the failure `rc`: 0 if a lost duck was the cause and the others have taken over. Another one may be
  * lost meanwhile. */

@@ -52,7 +52,7 @@ static int bring_back(struct nursery *n, uint32_t duck, struct error *err)
     if (rc) return rc;
     rc = part_of(&plan, n->o.home, duck, err);
     if (rc == 0) {
-        log_notice("%s is back: it gets its weights while the others answer", n->o.duck[duck].name);
+        log_notice("%s is there: it gets its weights", n->o.duck[duck].name);
         struct transport_options t = n->o.transport;
         t.plan = &plan;
         rc = ops->open(&guest, &t, err);

@@ -82,34 +82,21 @@ static int look_after(struct flock *f, uint32_t lost, struct error *err)
     return rc;
 }
 
-/* Its slices go to the others. */
-static int go_on_without(struct flock *f, uint32_t lost, struct error *err)
+/* The session of those that are there begins; if they cannot hold the model, there is none until a lost duck
+ * comes back. `lost`: why the newest of them is, NULL: none has been lost. */
+static int go_on(struct flock *f, const char *lost, struct error *err)
 {
     struct plan next;
-    int rc = f->home.bank ? 0 : copy_plan(&f->home, &f->plan, err);
-    if (rc != 0) return rc;
-    f->lost[f->losts++] = lost;
-    rc = plan_of_present(f, &next, err);
-    if (rc != 0) return rc;
-    rc = f->transport->ops->drop(f->transport, lost, err);
-    if (rc != 0) {
-        plan_free(&next);
-        return rc;
+    struct error why;
+    int rc = plan_of_present(f, &next, &why);
+    f->stranded = rc != 0;
+    if (rc == 0) {
+        if (lost) log_notice("%s: the others take over its slices", lost);
+        return begin_again(f, &next, err);
     }
-    rc = begin_again(f, &next, err);
-    return rc == 0 ? look_after(f, lost, err) : rc;
-}
-
-int flock__take_over(struct flock *f, int rc, struct error *err)
-{
-    const struct transport_ops *ops = f->transport->ops;
-    for (int lost; rc < 0 && ops->lost && (lost = ops->lost(f->transport)) >= 0;) {
-        log_notice("%s: the others take over its slices", err->text);
-        uint64_t start = clock_ns();
-        rc = go_on_without(f, (uint32_t)lost, err);
-        if (rc == 0) log_notice("going on without it after %.1f s", (double)(clock_ns() - start) / 1e9);
-        if (rc != 0 && ops->lost(f->transport) == lost) break; // it cannot be done
-    }
+    error_set(&f->stranded_by, rc, "%u of %u ducks lost, and the flock cannot answer until %s is back: %s",
+              f->losts, f->spec.ducks, f->losts == 1 ? f->spec.duck[f->lost[0]].name : "one of them",
+              why.text);
     return rc;
 }
 
@@ -121,15 +108,63 @@ static void forget_loss(struct flock *f, uint32_t duck)
     f->losts = n;
 }
 
-static int go_on_with(struct flock *f, uint32_t duck, struct error *err)
+/* Its slices go to the others. `why` it is lost becomes a part of the message if there are none. */
+static int go_on_without(struct flock *f, uint32_t lost, const char *why, struct error *err)
+{
+    int rc = f->home.bank ? 0 : copy_plan(&f->home, &f->plan, err);
+    if (rc != 0) return rc;
+    forget_loss(f, lost); // an earlier try may have failed half-way
+    f->lost[f->losts++] = lost;
+    rc = f->transport->ops->drop(f->transport, lost, err);
+    if (rc != 0) return rc;
+    rc = go_on(f, why, err);
+    struct error other = {""};
+    int looked = look_after(f, lost, &other);
+    if (rc == 0 && looked != 0) *err = other;
+    if (f->stranded) error_set(err, rc, "%s: %s", why, f->stranded_by.text);
+    return rc != 0 ? rc : looked;
+}
+
+int flock__begin_without(struct flock *f, struct error *err)
 {
     struct plan next;
-    forget_loss(f, duck);
-    int rc = plan_of_present(f, &next, err);
-    if (rc == 0) rc = f->transport->ops->take_back(f->transport, duck, err);
-    if (rc == 0) return begin_again(f, &next, err);
-    plan_free(&next);
+    for (uint32_t i = 0; i < f->spec.ducks; i++)
+        if (f->spec.duck[i].absent) f->lost[f->losts++] = i;
+    int rc = f->losts ? copy_plan(&f->home, &f->plan, err) : 0;
+    if (rc != 0 || f->losts == 0) return rc;
+    rc = plan_of_present(f, &next, err);
+    if (rc != 0) return rc;
+    plan_free(&f->plan);
+    f->plan = next;
+    return 0;
+}
+
+int flock__look_for_absent(struct flock *f, struct error *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < f->spec.ducks && rc == 0; i++)
+        if (f->spec.duck[i].absent) rc = look_after(f, i, err);
     return rc;
+}
+
+int flock__take_over(struct flock *f, int rc, struct error *err)
+{
+    const struct transport_ops *ops = f->transport->ops;
+    for (int lost; rc < 0 && ops->lost && (lost = ops->lost(f->transport)) >= 0;) {
+        struct error why = *err;
+        uint64_t start = clock_ns();
+        rc = go_on_without(f, (uint32_t)lost, why.text, err);
+        if (rc == 0) log_notice("going on without it after %.1f s", (double)(clock_ns() - start) / 1e9);
+        if (rc != 0 && ops->lost(f->transport) == lost) break; // it cannot be done
+    }
+    return rc;
+}
+
+static int go_on_with(struct flock *f, uint32_t duck, struct error *err)
+{
+    forget_loss(f, duck);
+    int rc = f->transport->ops->take_back(f->transport, duck, err);
+    return rc == 0 ? go_on(f, NULL, err) : rc;
 }
 
 int flock__take_back(struct flock *f, struct error *err)
@@ -144,11 +179,13 @@ int flock__take_back(struct flock *f, struct error *err)
         log_notice("%s takes part again; the others waited %.1f s", name, (double)(clock_ns() - start) / 1e9);
         return 0;
     }
+    if (f->stranded) return 0; // still too few
     // Another one may have been lost meanwhile; if not, it is this one again.
     rc = flock__take_over(f, rc, &why);
-    if (rc == 0) return 0;
+    if (rc == 0 || f->stranded) return 0;
     log_notice("%s: going on without %s", why.text, name);
-    rc = go_on_without(f, (uint32_t)duck, &why);
+    struct error again = why;
+    rc = go_on_without(f, (uint32_t)duck, again.text, &why);
     if (rc != 0 && err) *err = why;
     return rc;
 }

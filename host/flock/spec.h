@@ -16,6 +16,7 @@ struct spec_duck {
     char name[48];
     struct plan_duck plan; // weight and memory
     bool weighed;          // the weight was given
+    bool absent;           // has not answered; weight and memory are guesses (the transport's find() says so)
 };
 
 struct flock_spec {

@@ -38,7 +38,8 @@ struct transport_ops {
     const char *name;
     bool network; // ducks are elsewhere: the flock's file describes ports, spec->net is set
     /* Network transports: finds the ducks and lowers the memory the spec gives them to what they have. Called
-     * before the plan is made; open() goes on with the transport found. */
+     * before the plan is made; open() goes on with the transport found, and with a plan that gives ducks that
+     * are `absent` nothing. */
     int (*find)(struct transport **out, struct flock_spec *spec, struct error *err);
     int (*open)(struct transport **out, const struct transport_options *o, struct error *err);
     void (*close)(struct transport *t);
@@ -54,8 +55,8 @@ struct transport_ops {
     int (*drop)(struct transport *t, uint32_t lost, struct error *err);
     /* Optional: a transport of its own whose only duck (number 0) is the dropped one `duck`, for another
      * thread to load weights while this one answers steps: open(), load(), loaded(), close(); the weights
-     * stay with the duck. -ENODEV: the duck does not answer. Closed before `host` is. take_back(): as drop(),
-     * with the duck one of the flock again. */
+     * stay with the duck. Likewise for one that was absent from the start. -ENODEV: the duck does not answer.
+     * Closed before `host` is. take_back(): as drop(), with the duck one of the flock again. */
     int (*guest)(struct transport **out, struct transport *host, uint32_t duck, struct error *err);
     int (*take_back)(struct transport *t, uint32_t duck, struct error *err);
     int (*resume)(struct transport *t, const struct plan *plan, struct error *err);

@@ -360,7 +360,7 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     static const char *const known[] = {"transport", "key_file",    "state_dir", "program",    "ports",
                                         "find_ms",   "dead_ms",     "lease_ms",  "gap_us",     "payload",
                                         "host_port", "step_tokens", "poll",      "huge_pages", "memory_mb",
-                                        "about",     "boot",        "host",      NULL};
+                                        "about",     "boot",        "host",      "may_miss",   NULL};
     uint32_t host_udp = dpdk ? WIRE_HOST_PORT : 0;
     c->payload = WIRE_PAYLOAD;
     c->step_tokens = 32;
@@ -374,6 +374,7 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     if (!rc && dpdk) rc = read_bool(root, "boot", &c->boot, name, err);
     c->program_named = json_get(root, "program") != NULL;
     if (!rc) rc = read_text(root, "program", c->program, sizeof c->program, name, err);
+    if (!rc) rc = read_uint(root, "may_miss", 0, MOST_DUCKS, &c->may_miss, name, err);
     if (!rc) rc = read_uint(root, "payload", 512, WIRE_PAYLOAD_JUMBO, &c->payload, name, err);
     if (!rc) rc = read_uint(root, "host_port", 1, 65535, &host_udp, name, err);
     if (!rc) rc = read_uint(root, "step_tokens", 1, 4096, &c->step_tokens, name, err);

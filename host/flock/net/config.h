@@ -49,6 +49,7 @@ struct net_config {
     struct siphash_key key;
     char key_text[33];    // its 32 digits, for duck.conf
     uint32_t find_ms;     // wait so long for ducks to say HELLO
+    uint32_t may_miss;    // so many may be missing then
     uint32_t dead_ms;     // silent for so long: lost
     uint32_t lease_ms;    // as in struct wire_open
     uint32_t gap_us;      // likewise

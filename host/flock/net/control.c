@@ -247,6 +247,7 @@ struct net_match net_duck_again(const struct net_duck *d)
 {
     static const uint8_t none[6];
     struct net_match m = {.port = d->match->port, .udp = d->match->udp};
+    if (!d->hello.boot_id) return *d->match; // it has never been here
     memcpy(m.mac, d->hello.mac, sizeof m.mac);
     m.has_mac = memcmp(m.mac, none, sizeof none) != 0;
     if (m.has_mac && !d->match->address) return m; // its address may be another now
@@ -262,6 +263,7 @@ void net_guest_attach(struct net_flock *guest, struct net_flock *host, uint32_t 
     guest->wake = host->wake;
     guest->wake_self = host->wake_self;
     guest->port[index].io = host->port[index].io;
+    guest->port[index].host = &host->port[index];
     atomic_store(&host->port[index].guest, &guest->port[index]);
 }
 

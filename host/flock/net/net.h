@@ -158,6 +158,7 @@ struct net_port {
     uint32_t request;                 // numbers of requests
     struct tree_node *node;           // (max_nodes)
     _Atomic(struct net_port *) guest; // a second session's port on the same wire; NULL: none
+    const struct net_port *host;      // of a guest: the port it shares
     _Atomic uint64_t rounds;          // of net_port_work()
     _Atomic uint64_t frames_in, bytes_in, frames_out, bytes_out, broadcasts;
     _Atomic uint64_t malformed, wrong_tag, stranger;

@@ -32,11 +32,21 @@ static bool fits(const struct net_match *m, const struct net_peer *from, const s
     return !m->has_name || strncmp(m->name, h->name, sizeof m->name) == 0;
 }
 
+/* Whether the port has a duck at that address, and has it still. */
+static bool has_duck(const struct net_port *p, const struct net_peer *at)
+{
+    for (uint32_t i = 0; i < p->ducks; i++)
+        if (!p->duck[i]->gone && same_peer(&p->duck[i]->peer, at)) return true;
+    return false;
+}
+
 void net__hello(struct net_port *p, const struct net_peer *from, const struct wire_hello *h)
 {
     struct net_duck *found = NULL;
+    if (p->host && has_duck(p->host, from)) return; // any duck would do, but not one of ours
     for (uint32_t i = 0; i < p->ducks; i++) {
         struct net_duck *d = p->duck[i];
+        if (d->gone) continue;
         int state = atomic_load(&d->state);
         if (state != NET_UNKNOWN || (d->peer.port && d->hello.boot_id)) {
             if (!same_peer(&d->peer, from)) continue;
@@ -47,7 +57,8 @@ void net__hello(struct net_port *p, const struct net_peer *from, const struct wi
     }
     for (uint32_t i = 0; !found && i < p->ducks; i++) {
         struct net_duck *d = p->duck[i];
-        if (atomic_load(&d->state) == NET_UNKNOWN && !d->hello.boot_id && fits(d->match, from, h)) found = d;
+        if (!d->gone && atomic_load(&d->state) == NET_UNKNOWN && !d->hello.boot_id && fits(d->match, from, h))
+            found = d;
     }
     if (!found) return;
     found->peer = *from;

@@ -91,14 +91,41 @@ static int not_found(struct net_flock *f, const struct net_duck *missing, struct
                      f->ducks, f->config->find_ms / 1e3, net_duck_name(missing).s);
 }
 
-/* A duck's own memory is a limit as well, less what steps and weights on their way need. */
+/* Those who have not answered are lost from the start, if they may be. */
+static int begin_without(struct net_flock *f, const struct flock_spec *spec, const struct net_duck *missing,
+                         struct error *err)
+{
+    struct error why;
+    int rc = not_found(f, missing, &why);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        spec->duck[i].absent = atomic_load(&f->duck[i].state) == NET_UNKNOWN;
+        count += spec->duck[i].absent;
+    }
+    if (net_failure(f, NULL) || count > f->config->may_miss || count == f->ducks) {
+        *err = why;
+        return rc;
+    }
+    for (uint32_t i = 0; i < f->ducks; i++) atomic_store(&f->duck[i].gone, spec->duck[i].absent);
+    f->live -= count;
+    if (count) log_notice("%s: the flock begins without and takes in whoever comes", why.text);
+    return 0;
+}
+
+/* A duck's own memory is a limit as well, less what steps and weights on their way need. An absent one is
+ * taken for one like the smallest that is there. */
 static void bound_memory(const struct net_flock *f, const struct flock_spec *spec)
 {
+    uint64_t smallest = UINT64_MAX;
     for (uint32_t i = 0; i < f->ducks; i++) {
         uint64_t unused = f->duck[i].hello.memory_free, *limit = &spec->duck[i].plan.memory_bytes;
         unused -= unused / 8 < STEPS_MEMORY ? unused / 8 : STEPS_MEMORY;
-        if (unused && unused < *limit) *limit = unused;
+        if (unused && !spec->duck[i].absent && unused < *limit) *limit = unused;
+        if (!spec->duck[i].absent && *limit < smallest) smallest = *limit;
     }
+    for (uint32_t i = 0; i < f->ducks; i++)
+        if (spec->duck[i].absent && smallest < spec->duck[i].plan.memory_bytes)
+            spec->duck[i].plan.memory_bytes = smallest;
 }
 
 static int find(struct transport **out, struct flock_spec *spec, const struct transport_ops *ops,
@@ -114,7 +141,8 @@ static int find(struct transport **out, struct flock_spec *spec, const struct tr
     if (!rc) rc = backend->start(&n->running, &n->f, err);
     if (!rc && spec->net->inside.memory_bytes) rc = inside_start(&n->inside, &n->f, err);
     const struct net_duck *missing;
-    if (!rc && !reach(&n->f, NET_FOUND, spec->net->find_ms, &missing)) rc = not_found(&n->f, missing, err);
+    if (!rc && !reach(&n->f, NET_FOUND, spec->net->find_ms, &missing))
+        rc = begin_without(&n->f, spec, missing, err);
     if (rc) {
         net_close(&n->base);
         return rc;
@@ -257,7 +285,10 @@ static int net_transport_resume(struct transport *t, const struct plan *plan, st
     struct net_transport *n = (struct net_transport *)t;
     net_set_goal(&n->f, NET_FIND);
     const struct net_duck *missing;
-    if (!reach(&n->f, NET_FOUND, n->f.config->find_ms, &missing)) return not_found(&n->f, missing, err);
+    if (!reach(&n->f, NET_FOUND, n->f.config->find_ms, &missing)) {
+        if (!net_failure(&n->f, NULL)) atomic_store(&n->f.lost, (int)missing->index); // it was there before
+        return not_found(&n->f, missing, err);
+    }
     return open_session(n, plan, err);
 }
 

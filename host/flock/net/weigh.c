@@ -16,13 +16,16 @@ static int ascending(const void *a, const void *b)
 void net_weigh_ducks(const struct net_flock *f, struct spec_duck *duck)
 {
     double sorted[FLOCK_MAX_DUCKS];
+    uint32_t n = 0;
     for (uint32_t i = 0; i < f->ducks; i++) {
-        sorted[i] = (double)f->duck[i].hello.read_bytes_per_second;
-        if (duck[i].weighed || sorted[i] <= 0) return;
+        double speed = (double)f->duck[i].hello.read_bytes_per_second;
+        if (duck[i].weighed || (speed <= 0 && !duck[i].absent)) return;
+        if (!duck[i].absent) sorted[n++] = speed;
     }
-    qsort(sorted, f->ducks, sizeof *sorted, ascending);
-    double median = sorted[f->ducks / 2];
+    qsort(sorted, n, sizeof *sorted, ascending);
+    double median = sorted[n / 2];
     for (uint32_t i = 0; i < f->ducks; i++) {
+        if (duck[i].absent) continue; // taken for an ordinary one
         double w = (double)f->duck[i].hello.read_bytes_per_second / median;
         duck[i].plan.weight = w > 1 - ALIKE && w < 1 + ALIKE ? 1 : w;
         if (duck[i].plan.weight != 1)

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# absent.sh: a flock that begins while one of its ducks is missing, and takes it in when it comes; a flock whose only duck dies: the
+# answer ends with one line, later ones at once with another, and when the duck is there again everything goes on by itself.
+# shellcheck source=tests/net/lib.sh
+. "$(dirname "$0")/lib.sh"
+port=$((20000 + $$ % 20000))
+start() { # start I: duck I, in pids[I]
+    "$build/duck-linux" --udp "127.0.0.1$1" --port "$port" --key "$work/key" --memory 64M --name "duck-$1" >>"$work/duck$1.log" 2>&1 &
+    pids[$1]=$!
+}
+stop() {
+    kill -9 "${pids[$1]}"
+    wait "${pids[$1]}" 2>/dev/null || true
+}
+flock() { # flock NAME MAY_MISS I...
+    local name=$1 may_miss=$2 comma='' ducks='' i
+    shift 2
+    for i in "$@"; do
+        ducks+="$comma{\"address\": \"127.0.0.1$i:$port\"}"
+        comma=', '
+    done
+    echo "{\"transport\": \"udp\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"dead_ms\": 800, \"find_ms\": 1000,
+        \"may_miss\": $may_miss, \"ports\": [{\"address\": \"127.0.0.1\", \"ducks\": [$ducks]}]}" >"$work/$name"
+}
+
+# Two of three: not without being allowed to, and not without the memory.
+start 1
+start 2
+flock strict 0 1 2 3
+if "$build/duckd" generate -p x -n 1 --flock "$work/strict" 2>"$work/strict.log" >/dev/null; then fail "a missing duck was not missed"; fi
+grep -q "1 of 3 ducks have not answered" "$work/strict.log" || fail "a missing duck: $(cat "$work/strict.log")"
+flock three 1 1 2 3
+sed 's/"address": "127.0.0.1[12]:/"memory_gb": 0.01, &/g' "$work/three" >"$work/small"
+if "$build/duckd" generate -p x -n 1 --flock "$work/small" 2>"$work/small.log" >/dev/null; then fail "20 MB held the model"; fi
+grep -q "GB of duck memory" "$work/small.log" || fail "too little memory: $(cat "$work/small.log")"
+
+generation=(generate -p "hello there" --ignore-eos --temperature 0 --mtp 0)
+"$build/duckd" "${generation[@]}" -n 3000 --flock "$work/three" -v >"$work/net.txt" 2>"$work/net.log" &
+daemon=$!
+pids[9]=$daemon
+wait_for "model loaded" "$work/net.log" 30
+grep "1 of 3 ducks have not answered.*begins without" "$work/net.log" || fail "the missing duck was not named"
+start 3
+wait_for "udp-2 takes part again" "$work/net.log" 30
+sleep 0.3
+kill -INT "$daemon" 2>/dev/null || true # enough
+wait "$daemon" || fail "the answer failed: $(tail -n 3 "$work/net.log")"
+tokens=$(sed -n 's/.* \([0-9]*\) generated (.*/\1/p' "$work/net.log")
+local_duckd "${generation[@]}" -n "$tokens" >"$work/local.txt"
+cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks"
+grep "duck udp-2: [1-9][0-9]* slices.* [1-9][0-9]* expert reads" "$work/net.log" || fail "the late duck has done nothing"
+# All three hold what they hold when none is missing.
+"$build/duckd" "${generation[@]}" -n 5 --flock "$work/three" -v >/dev/null 2>"$work/net.log" || fail "the next daemon: $(cat "$work/net.log")"
+grep "weights: 0 units sent" "$work/net.log" || fail "weights have moved: $(grep weights: "$work/net.log")"
+stop 2
+stop 3
+
+# One duck alone, under a server.
+flock one 0 1
+listen=$((port % 20000 + 40000))
+"$build/duckd" serve --listen "127.0.0.1:$listen" --flock "$work/one" >"$work/serve.log" 2>&1 &
+pids[8]=$!
+wait_for "listening" "$work/serve.log" 30
+ask() { # ask FILE: a completion of 40 tokens
+    local body='{"prompt": "hello there", "max_tokens": 40, "temperature": 0}'
+    (exec 3<>"/dev/tcp/127.0.0.1/$listen" &&
+        printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3 &&
+        timeout 30 cat <&3) >"$work/$1" 2>/dev/null
+}
+text() { sed -n 's/.*"text": *\("[^"]*"\).*/\1/p' "$work/$1"; }
+for ((n = 0; n < 100; n++)); do
+    ask before
+    if grep -q "HTTP/1.1 200" "$work/before"; then break; fi
+    sleep 0.2
+done
+[ -n "$(text before)" ] || fail "no answer: $(cat "$work/before")"
+stop 1
+ask during
+grep "HTTP/1.1 5" "$work/during" || fail "an answer without a duck: $(cat "$work/during")"
+begun=$(date +%s%N)
+ask still
+grep -q "HTTP/1.1 5.*" "$work/still" || fail "an answer without a duck: $(cat "$work/still")"
+[ $((($(date +%s%N) - begun) / 1000000)) -lt 500 ] || fail "that the duck is lost was not known the second time"
+grep "1 of 1 ducks lost, and the flock cannot answer until udp-0 is back" "$work/still" || fail "what was said: $(cat "$work/still")"
+start 1
+for ((n = 0; n < 100; n++)); do
+    ask after
+    if grep -q "HTTP/1.1 200" "$work/after"; then break; fi
+    sleep 0.2
+done
+[ "$(text before)" = "$(text after)" ] || fail "another answer: $(text before), $(text after)"
+grep "udp-0 takes part again" "$work/serve.log" || fail "what the server said: $(cat "$work/serve.log")"
+echo "ok"
