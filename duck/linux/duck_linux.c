@@ -227,7 +227,7 @@ static int run(struct duck *d, const struct platform *p)
         }
     }
     if (rc == 0) duck_run(d, &platform_linux_stop);
-    atomic_store(&platform_linux_stop, 1);
+    if (atomic_exchange(&platform_linux_stop, 1) == PLATFORM_LINUX_FAILED) rc = 1;
     for (uint32_t i = 1; i < started; i++) pthread_join(worker[i].thread, NULL);
     return rc ? 1 : 0;
 }
@@ -261,7 +261,8 @@ int main(int argc, char **argv)
                                     .memory_bytes = a.memory / 64 * 64,
                                     .cores = a.cores,
                                     .spin_ns = a.spin_us * 1000,
-                                    .fd = fd};
+                                    .fd = fd,
+                                    .gone = a.interface ? nic_packet_gone : NULL};
     if (platform_linux_open(&platform, &machine)) return 1;
     struct duck *d = duck_start(&o);
     if (!d) {

@@ -28,7 +28,7 @@ enum {
 };
 
 static struct {
-    int fd;
+    int fd, index;
     char interface[IFNAMSIZ];
     struct nic_stats stats;
     uint8_t *ring;
@@ -161,6 +161,7 @@ int nic_packet_open(struct nic *out, const char *interface, const uint8_t *mac, 
     if (ioctl(the.fd, SIOCGIFINDEX, &r) < 0) return failed("no such interface");
     struct sockaddr_ll address = {
         .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = r.ifr_ifindex};
+    the.index = r.ifr_ifindex;
     *out = (struct nic){
         .recv = packet_recv, .send = packet_send, .link_mbps = packet_mbps, .stats = packet_stats};
     if (ioctl(the.fd, SIOCGIFMTU, &r) < 0) return failed("MTU");
@@ -175,4 +176,15 @@ int nic_packet_open(struct nic *out, const char *interface, const uint8_t *mac, 
     if (map_ring(out->mtu) < 0) return failed("receive ring");
     if (bind(the.fd, (struct sockaddr *)&address, sizeof address) < 0) return failed("bind");
     return the.fd;
+}
+
+int nic_packet_gone(int error)
+{
+    char name[IF_NAMESIZE];
+    if (if_indextoname((unsigned)the.index, name)) {
+        if (error == ENETDOWN) linux_say("the interface %s is down", name);
+        return 0; // it may come back, and the socket with it
+    }
+    linux_say("the interface %s is gone: this duck ends", the.interface);
+    return 1;
 }

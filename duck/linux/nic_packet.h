@@ -8,5 +8,7 @@
 /* mac NULL: the interface's; mtu 0: the interface's. Returns the socket, or -1 with a line on stderr. One per
  * process. */
 int nic_packet_open(struct nic *out, const char *interface, const uint8_t *mac, uint32_t mtu);
+/* struct linux_options.gone */
+int nic_packet_gone(int error);
 
 #endif

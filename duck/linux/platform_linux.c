@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -28,6 +29,7 @@ _Atomic uint32_t platform_linux_stop;
 
 static struct {
     int fd;
+    int (*gone)(int error);
     _Atomic uint32_t sleepers;
     char name[32];
 } the;
@@ -95,7 +97,11 @@ static void linux_idle(void *self, uint64_t ns)
     (void)self;
     struct pollfd p = {.fd = the.fd, .events = POLLIN};
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    ppoll(&p, 1, &t, NULL);
+    if (ppoll(&p, 1, &t, NULL) <= 0 || !(p.revents & (POLLERR | POLLHUP | POLLNVAL))) return;
+    int error = 0; // reading it ends it: else there would be no sleep any more
+    socklen_t size = sizeof error;
+    getsockopt(the.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (the.gone && the.gone(error)) atomic_store(&platform_linux_stop, PLATFORM_LINUX_FAILED);
 }
 
 /* A process must not switch off a machine that was only lent: it ends. */
@@ -161,6 +167,7 @@ int platform_linux_open(struct platform *out, const struct linux_options *o)
 {
     snprintf(the.name, sizeof the.name, "%s", o->name);
     the.fd = o->fd;
+    the.gone = o->gone;
     void *memory = mmap(NULL, o->memory_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {

@@ -10,12 +10,15 @@ struct linux_options {
     uint32_t cores;
     uint64_t spin_ns;
     int fd; // becomes readable when a frame arrives
+    /* The fd has reported an error while the duck slept: 1: for good, with a line on stderr. NULL: never. */
+    int (*gone)(int error);
 };
 
 /* 0, or -1 with a line on stderr. One per process. */
 int platform_linux_open(struct platform *out, const struct linux_options *o);
 /* Set by SIGTERM, SIGINT and a power request: everything shall end. */
 extern _Atomic uint32_t platform_linux_stop;
+enum { PLATFORM_LINUX_FAILED = 2 }; // its value when nothing can be received any more
 /* Ends workers' sleep, so that they see the stop. */
 void platform_linux_wake_all(const _Atomic uint32_t *word);
 

@@ -25,6 +25,42 @@ frames=$(sed -n 's/^ *\([0-9]*\)[.0-9]* frames.*/\1/p' "$work/bench.log")
 [ "$frames" -lt 12 ] || fail "$frames frames a step are not jumbo"
 echo "jumbo: $frames frames a step"
 
+# An interface of the kernel loses its link, then goes away; the duck's too.
+ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 40000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
+bench=$!
+pids+=("$bench")
+wait_for "steps begin" "$work/bench.log"
+x ip link set p0b down
+wait_for "port 0: the link is down" "$work/bench.err"
+x ip link set p0b up
+wait_for "port 0: the link is up again" "$work/bench.err"
+kill "$bench"
+wait "$bench" 2>/dev/null || true
+x ip link set d0_1 down
+wait_for "the interface d0_1 is down" "$work/duck.log"
+ticks() { awk '{ print $14 + $15 }' "/proc/${pids[0]}/stat"; }
+before=$(ticks)
+sleep 0.5
+[ $(($(ticks) - before)) -lt 10 ] || fail "a duck without a link does not sleep: $(($(ticks) - before)) ticks in half a second"
+x ip link set d0_1 up
+bench port "${small[@]}" --tokens 8 --steps 50 --lanes 1 >"$work/again"
+ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 40000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
+bench=$!
+pids+=("$bench")
+wait_for "steps begin" "$work/bench.log"
+x ip link del d0_1
+wait_for "the interface d0_1 is gone: this duck ends" "$work/duck.log"
+status=0
+wait "${pids[0]}" || status=$?
+[ "$status" -eq 1 ] || fail "a duck whose interface is gone ends with $status"
+x ip link del p0
+wait_for "port 0: the interface p0 is gone" "$work/bench.err"
+kill "$bench"
+wait "$bench" 2>/dev/null || true
+veth p0 p0b
+x ip link set p0b master br0
+duck 0 1 64M
+
 # The tap behind the port, on an lcore far beyond the machine's.
 port "net_af_packet0,iface=p0" '"tap": true, "lcore": 100,'
 ip netns exec "$ns" timeout 60 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 12000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &

@@ -1,7 +1,11 @@
 /* device.c: a port's device: found by name, one queue each way, started; its tap; its link. */
 #include <errno.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <rte_dev.h>
 #include <rte_errno.h>
@@ -68,6 +72,18 @@ static int open_tap(struct dpdk_port *p, struct error *err)
     return start(p->tap, p->pool, 0, name, err);
 }
 
+static void note_interface(struct dpdk_port *p)
+{
+    const char *device = p->config->device, *at = strstr(device, ",iface=");
+    if (strncmp(device, "net_af_packet", strlen("net_af_packet")) != 0 || !at) return;
+    at += strlen(",iface=");
+    size_t n = strcspn(at, ",");
+    if (n >= sizeof p->interface) return;
+    memcpy(p->interface, at, n);
+    p->interface[n] = 0;
+    p->interface_number = (int)if_nametoindex(p->interface);
+}
+
 int dpdk_port_open(struct dpdk_port *p, struct error *err)
 {
     const struct net_config *c = p->port->flock->config;
@@ -98,7 +114,8 @@ int dpdk_port_open(struct dpdk_port *p, struct error *err)
     p->self.address = p->config->address;
     p->self.broadcast = p->config->broadcast;
     p->self.udp = c->host_udp;
-    p->up = true;
+    p->link = DPDK_UP;
+    note_interface(p);
     return p->config->exception_tap ? open_tap(p, err) : 0;
 }
 
@@ -114,12 +131,36 @@ void dpdk_port_close(struct dpdk_port *p)
     }
 }
 
-void dpdk_port_watch(struct dpdk_port *p)
+/* net_af_packet takes every link for up, and goes on with an interface that is gone. */
+static enum dpdk_link interface_link(const struct dpdk_port *p)
+{
+    struct ifreq r = {0};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return p->link; // not known this time
+    strcpy(r.ifr_name, p->interface);
+    bool there = ioctl(fd, SIOCGIFINDEX, &r) == 0 && r.ifr_ifindex == p->interface_number;
+    bool up = there && ioctl(fd, SIOCGIFFLAGS, &r) == 0 && r.ifr_flags & IFF_RUNNING;
+    close(fd);
+    return !there ? DPDK_GONE : up ? DPDK_UP : DPDK_DOWN;
+}
+
+static enum dpdk_link device_link(const struct dpdk_port *p)
 {
     struct rte_eth_link link;
-    if (rte_eth_link_get_nowait(p->device, &link) != 0) return;
-    bool up = link.link_status == RTE_ETH_LINK_UP;
-    if (up == p->up) return;
-    p->up = up;
-    log_notice("port %u: the link is %s", p->port->index, up ? "up again" : "down");
+    if (rte_eth_link_get_nowait(p->device, &link) != 0) return p->link;
+    return link.link_status == RTE_ETH_LINK_UP ? DPDK_UP : DPDK_DOWN;
+}
+
+void dpdk_port_watch(struct dpdk_port *p)
+{
+    if (p->link == DPDK_GONE) return; // another one of its name is not this one
+    enum dpdk_link link = *p->interface ? interface_link(p) : device_link(p);
+    if (link == p->link) return;
+    p->link = link;
+    if (link == DPDK_GONE) {
+        log_notice("port %u: the interface %s is gone: duckd has to be started again once it is back",
+                   p->port->index, p->interface);
+        return;
+    }
+    log_notice("port %u: the link is %s", p->port->index, link == DPDK_UP ? "up again" : "down");
 }

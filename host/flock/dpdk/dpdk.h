@@ -11,6 +11,8 @@
 #define DPDK_BURST 32u
 #define DPDK_PENDING 128u // frames handed over and not yet taken by the device
 
+enum dpdk_link { DPDK_UP, DPDK_DOWN, DPDK_GONE };
+
 /* One port: a device, its worker's state, and the tap behind it. Owned by the worker while it runs. */
 struct dpdk_port {
     struct net_port *port;
@@ -21,8 +23,10 @@ struct dpdk_port {
     struct rte_mbuf *room; // for the next frame
     struct rte_mbuf *pending[DPDK_PENDING];
     uint16_t pendings;
-    bool poll; // never sleep
-    bool up;   // link, as last said
+    bool poll;            // never sleep
+    enum dpdk_link link;  // as last said
+    char interface[16];   // of the kernel, that net_af_packet sends through; empty: another device
+    int interface_number; // of it, when it was opened
     _Atomic bool *stop;
     _Atomic uint64_t other, dropped; // frames that were not ours; that the device did not take
 };
