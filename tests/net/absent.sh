@@ -60,34 +60,22 @@ flock one 0 1
 listen=$((port % 20000 + 40000))
 "$build/duckd" serve --listen "127.0.0.1:$listen" --flock "$work/one" >"$work/serve.log" 2>&1 &
 pids[8]=$!
-wait_for "listening" "$work/serve.log" 30
-ask() { # ask FILE: a completion of 40 tokens
-    local body='{"prompt": "hello there", "max_tokens": 40, "temperature": 0}'
-    (exec 3<>"/dev/tcp/127.0.0.1/$listen" &&
-        printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3 &&
-        timeout 30 cat <&3) >"$work/$1" 2>/dev/null
-}
-text() { sed -n 's/.*"text": *\("[^"]*"\).*/\1/p' "$work/$1"; }
-for ((n = 0; n < 100; n++)); do
-    ask before
-    if grep -q "HTTP/1.1 200" "$work/before"; then break; fi
-    sleep 0.2
-done
-[ -n "$(text before)" ] || fail "no answer: $(cat "$work/before")"
+ask_ready "$listen" before
+[ -n "$(answer before)" ] || fail "no answer: $(cat "$work/before")"
 stop 1
-ask during
+ask "$listen" during
 grep "HTTP/1.1 5" "$work/during" || fail "an answer without a duck: $(cat "$work/during")"
 begun=$(date +%s%N)
-ask still
+ask "$listen" still
 grep -q "HTTP/1.1 5.*" "$work/still" || fail "an answer without a duck: $(cat "$work/still")"
 [ $((($(date +%s%N) - begun) / 1000000)) -lt 500 ] || fail "that the duck is lost was not known the second time"
 grep "1 of 1 ducks lost, and the flock cannot answer until udp-0 is back" "$work/still" || fail "what was said: $(cat "$work/still")"
 start 1
 for ((n = 0; n < 100; n++)); do
-    ask after
+    ask "$listen" after
     if grep -q "HTTP/1.1 200" "$work/after"; then break; fi
     sleep 0.2
 done
-[ "$(text before)" = "$(text after)" ] || fail "another answer: $(text before), $(text after)"
+[ "$(answer before)" = "$(answer after)" ] || fail "another answer: $(answer before), $(answer after)"
 grep "udp-0 takes part again" "$work/serve.log" || fail "what the server said: $(cat "$work/serve.log")"
 echo "ok"

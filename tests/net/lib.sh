@@ -139,6 +139,25 @@ net_duckd() {
         fail "duckd $* with $flock ended with $?: $(tail -n 3 "$work/net.log")"
 }
 
+# ask PORT FILE: what the daemon on that port of 127.0.0.1 makes of a prompt; empty if it does not listen.
+ask() {
+    local body='{"prompt": "hello there", "max_tokens": 60, "temperature": 0}'
+    (exec 3<>"/dev/tcp/127.0.0.1/$1" &&
+        printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3 &&
+        timeout 60 cat <&3) >"$work/$2" 2>/dev/null || true
+}
+# ask_ready PORT FILE: as soon as its model is loaded.
+ask_ready() {
+    for ((n = 0; n < 150; n++)); do
+        ask "$@"
+        if grep -q "HTTP/1.1 200" "$work/$2"; then return 0; fi
+        sleep 0.2
+    done
+    fail "no answer: $(cat "$work/$2")"
+}
+# answer FILE: the text of what ask() got.
+answer() { sed -n 's/.*"text": *\("[^"]*"\).*/\1/p' "$work/$1"; }
+
 # bench FLOCK OPTION...: bench-net in the namespace, shown and in bench.log.
 bench() {
     local flock=$1

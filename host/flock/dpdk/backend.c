@@ -27,6 +27,12 @@ struct dpdk {
 
 static _Atomic bool eal_used;
 
+static void wake(void *self)
+{
+    struct dpdk *d = self;
+    for (uint32_t i = 0; i < d->flock->wires; i++) dpdk_port_wake(&d->port[i]);
+}
+
 static int open_ports(struct dpdk *d)
 {
     int rc = 0;
@@ -98,6 +104,7 @@ static void *eal_main(void *arg)
 static void stop(void *self)
 {
     struct dpdk *d = self;
+    d->flock->wake = NULL;
     sem_post(&d->ended);
     pthread_join(d->thread, NULL);
     sem_destroy(&d->started);
@@ -123,6 +130,10 @@ static int start(void **out, struct net_flock *f, struct error *err)
         if (err) *err = d->err;
         stop(d);
         return rc;
+    }
+    if (!f->config->poll) {
+        f->wake = wake;
+        f->wake_self = d;
     }
     *out = d;
     return 0;

@@ -28,6 +28,8 @@ struct dpdk_port {
     char interface[16];   // of the kernel, that net_af_packet sends through; empty: another device
     int interface_number; // of it, when it was opened
     _Atomic bool *stop;
+    _Atomic uint32_t bell;           // changes when the engine thread has work for the worker
+    _Atomic bool asleep;             // until it does
     _Atomic uint64_t other, dropped; // frames that were not ours; that the device did not take
 };
 
@@ -38,7 +40,8 @@ void dpdk_port_close(struct dpdk_port *p);
 void dpdk_port_watch(struct dpdk_port *p);
 
 /* worker.c */
-int dpdk_work(void *port); // an lcore's main function
+int dpdk_work(void *port);                // an lcore's main function
+void dpdk_port_wake(struct dpdk_port *p); // ends its sleep; without a system call if it is awake
 
 /* eal.c: makes the arguments of rte_eal_init(); lcores of the ports are mapped onto the CPUs there are. */
 #define EAL_ARGUMENTS 96

@@ -1,16 +1,21 @@
 /* worker.c: an lcore's loop: frames in, the protocol's work, frames out; sleeps only when nothing has
- * happened for a while, and never in poll mode. */
+ * happened for a while, the longer the longer that is, and never in poll mode. */
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "host/flock/dpdk/dpdk.h"
 #include "host/util/clock.h"
 
 #define SPIN_NS 20000u       // without a frame before sleeping
 #define NAP_NS 10000u        // first sleeps: what an answer to a step may cost more
-#define LONG_NAP_NS 200000u  // once nothing has happened for long
+#define LONG_NAP_NS 200000u  // of an answer that takes long
 #define QUIET_NS 50000000u   // which is this
+#define IDLE_NAP_NS 4000000u // where nobody waits for ducks: 250 looks a second take less than 1 % of a CPU
+#define IDLE_NS 5000000u     // after so long without a frame
 #define TIMER_SLACK_NS 1000u // the default of 50 us would make every nap that long
 
 /* ---- out ---- */
@@ -96,11 +101,23 @@ static uint16_t forward_tap(struct dpdk_port *p)
 
 /* ---- the loop ---- */
 
-static void nap(uint64_t idle_ns, uint64_t may_ns)
+/* Ends early when the bell is no longer `seen`: a step shall not wait for the end of a nap. */
+static void nap(struct dpdk_port *p, uint32_t seen, uint64_t idle_ns, uint64_t may_ns)
 {
     uint64_t ns = idle_ns > QUIET_NS ? LONG_NAP_NS : NAP_NS;
+    if (!p->port->awaits && idle_ns > IDLE_NS) ns = IDLE_NAP_NS;
     if (ns > may_ns) ns = may_ns;
-    if (ns) nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    if (ns == 0) return;
+    const struct timespec t = {.tv_nsec = (long)ns};
+    atomic_store(&p->asleep, true);
+    syscall(SYS_futex, &p->bell, FUTEX_WAIT_PRIVATE, seen, &t, NULL, 0);
+    atomic_store(&p->asleep, false);
+}
+
+void dpdk_port_wake(struct dpdk_port *p)
+{
+    atomic_fetch_add(&p->bell, 1);
+    if (atomic_load(&p->asleep)) syscall(SYS_futex, &p->bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 int dpdk_work(void *arg)
@@ -110,12 +127,13 @@ int dpdk_work(void *arg)
     p->port->io = (struct net_io){.self = p, .buffer = buffer, .send = send_room};
     uint64_t busy_ns = clock_ns();
     while (!atomic_load_explicit(p->stop, memory_order_relaxed)) {
+        uint32_t seen = atomic_load(&p->bell); // before the look at what the engine thread wants
         uint16_t frames = (uint16_t)(receive(p) + forward_tap(p));
         uint64_t now = clock_ns(), may_ns = net_port_work(p->port, now);
         if (p->pendings) frames++;
         flush(p);
         if (frames) busy_ns = now;
-        if (!p->poll && now - busy_ns > SPIN_NS && p->pendings == 0) nap(now - busy_ns, may_ns);
+        if (!p->poll && now - busy_ns > SPIN_NS && p->pendings == 0) nap(p, seen, now - busy_ns, may_ns);
     }
     for (uint16_t i = 0; i < p->pendings; i++) rte_pktmbuf_free(p->pending[i]);
     if (p->room) rte_pktmbuf_free(p->room);

@@ -155,6 +155,7 @@ struct net_port {
     uint64_t sending_ns;    // since when it is being sent, for a trace
     uint64_t discover_ns;
     _Atomic int seen_goal;            // that the worker has last worked for
+    bool awaits;                      // after net_port_work(): ducks owe answers that somebody waits for
     uint32_t request;                 // numbers of requests
     struct tree_node *node;           // (max_nodes)
     _Atomic(struct net_port *) guest; // a second session's port on the same wire; NULL: none

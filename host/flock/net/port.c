@@ -176,6 +176,18 @@ void net_port_input(struct net_port *p, const struct net_peer *from, const uint8
     inside(d, &h, datagram + WIRE_HEADER, now);
 }
 
+/* While it runs; pings aside. */
+static bool awaits(const struct net_port *p)
+{
+    const struct net_flock *f = p->flock;
+    for (uint32_t i = 0; i < p->ducks; i++)
+        if (p->duck[i]->actives || atomic_load_explicit(&p->duck[i]->queued, memory_order_relaxed))
+            return true;
+    for (uint32_t i = 0; i < f->slots; i++)
+        if (atomic_load_explicit(&f->slot[i].users, memory_order_relaxed)) return true;
+    return false;
+}
+
 uint64_t net_port_work(struct net_port *p, uint64_t now)
 {
     uint64_t deadline = now + IDLE_NS;
@@ -184,11 +196,13 @@ uint64_t net_port_work(struct net_port *p, uint64_t now)
     struct net_port *guest = atomic_load_explicit(&p->guest, memory_order_acquire);
     if (guest) net__sooner(&deadline, now + net_port_work(guest, now));
     net__count(&p->rounds, 1);
+    p->awaits = guest && guest->awaits;
     if (goal == NET_REST) return deadline - now;
     net__session_work(p, goal, now, &deadline);
     if (goal == NET_RUN) net__steps_work(p, now, &deadline);
     for (uint32_t i = 0; i < p->ducks && goal < NET_CLOSE; i++)
         if (!p->duck[i]->gone) net__put_work(p->duck[i], now, &deadline);
+    p->awaits |= goal != NET_RUN || awaits(p);
     return deadline > now ? deadline - now : 0;
 }
 
