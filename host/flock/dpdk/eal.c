@@ -1,5 +1,6 @@
 /* eal.c: EAL's command line from the flock's configuration, and which CPU each lcore runs on. */
 #include <errno.h>
+#include <glob.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,12 +56,34 @@ static int add_lcores(struct eal_arguments *a, const struct net_config *c, struc
     return 0;
 }
 
+/* Of any size. What DPDK says without any is "Permission denied". */
+static bool huge_pages_free(void)
+{
+    glob_t g;
+    unsigned long free_pages = 0;
+    if (glob("/sys/kernel/mm/hugepages/hugepages-*/free_hugepages", 0, NULL, &g) != 0) return false;
+    for (size_t i = 0; i < g.gl_pathc && free_pages == 0; i++) {
+        FILE *f = fopen(g.gl_pathv[i], "re");
+        if (!f) continue;
+        if (fscanf(f, "%lu", &free_pages) != 1) free_pages = 0;
+        fclose(f);
+    }
+    globfree(&g);
+    return free_pages > 0;
+}
+
 int eal_arguments_make(struct eal_arguments *a, const struct net_config *c, struct error *err)
 {
     *a = (struct eal_arguments){0};
     add(a, "duckd");
     int rc = add_lcores(a, c, err);
     if (rc) return rc;
+    if (c->huge_pages && !huge_pages_free()) {
+        return error_set(
+            err, -ENOMEM,
+            "no huge page is free: reserve some (64 of 2 MiB for each port: sysctl vm.nr_hugepages=N) or "
+            "leave \"huge_pages\" out of the flock's file");
+    }
     bool pci = false;
     for (uint32_t i = 0; i < c->wires; i++) {
         pci |= *c->port[i].pci;
