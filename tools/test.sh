@@ -26,7 +26,7 @@ esac
 # shellcheck source=tools/setup.sh
 . "$(dirname "$0")/setup.sh"
 
-TEST_PACKAGES="iproute2 ethtool procps strace iputils-ping" # net tests: namespaces, veth cables
+TEST_PACKAGES="iproute2 ethtool procps strace iputils-ping tshark" # net tests: namespaces, veth cables
 TEST_PACKAGES="$TEST_PACKAGES qemu-system-x86 ovmf dnsmasq-base qemu-user" # qemu tests, cli-old-cpu
 if ! command -v chromium >/dev/null; then TEST_PACKAGES="$TEST_PACKAGES chromium"; fi # web-chat
 if ! command -v npm >/dev/null; then TEST_PACKAGES="$TEST_PACKAGES nodejs npm"; fi
