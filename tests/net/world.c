@@ -142,7 +142,13 @@ static uint32_t duck_send(void *self, struct datagram *frames, uint32_t count)
     struct world_duck *d = self;
     for (uint32_t i = 0; i < count; i++) {
         int host = (int)(frames[i].peer.address & 255) - 1;
-        transmit(d->world, -1, host, (int)d->port, duck_peer(d), frames[i].data, frames[i].bytes);
+        const struct peer *to = &frames[i].peer, from = duck_peer(d);
+        if (d->world->capture) {
+            struct net_peer a = {from.address, from.port, {0}}, b = {to->address, to->port, {0}};
+            memcpy(a.mac, from.mac, sizeof a.mac);
+            capture_add(d->world->capture, &a, &b, frames[i].data, frames[i].bytes, d->world->time);
+        }
+        transmit(d->world, -1, host, (int)d->port, from, frames[i].data, frames[i].bytes);
     }
     return count;
 }
@@ -334,7 +340,7 @@ static bool all_held(struct world *w, int host)
 }
 
 /* Every matrix of every expert, as host/flock/load.c would list them. */
-static void load_all(struct world *w, struct net_flock *f)
+void world_load(struct world *w, struct net_flock *f)
 {
     const struct wire_tensor *t = w->layers->tensor;
     for (uint32_t b = 0; b < w->plan.banks; b++) {
@@ -356,17 +362,23 @@ static void load_all(struct world *w, struct net_flock *f)
     }
 }
 
+struct net_session world_session(const struct world *w, int host)
+{
+    const struct net_flock *f = &w->host[host].flock;
+    return (struct net_session){.plan = &w->plan,
+                                .lanes = f->lanes,
+                                .max_tokens = f->block_tokens,
+                                .max_top_k = 4,
+                                .element_bytes = w->layers->tensor[0].element_bytes,
+                                .activation = f->activation,
+                                .result = WIRE_F32};
+}
+
 bool world_open(struct world *w, int host)
 {
     struct net_flock *f = &w->host[host].flock;
     struct manifest known = f->manifest;
-    struct net_session s = {.plan = &w->plan,
-                            .lanes = f->lanes,
-                            .max_tokens = f->block_tokens,
-                            .max_top_k = 4,
-                            .element_bytes = w->layers->tensor[0].element_bytes,
-                            .activation = f->activation,
-                            .result = WIRE_F32};
+    struct net_session s = world_session(w, host);
     uint8_t nonce[WIRE_NONCE];
     duck_random(&w->duck[0], nonce, sizeof nonce);
     if (!world_run(w, all_found, host, 1000 * MS)) return false;
@@ -375,7 +387,7 @@ bool world_open(struct world *w, int host)
     net_set_goal(f, NET_OPEN);
     if (!world_run(w, all_ready, host, 20000 * MS) || atomic_load(&f->failed)) return false;
     net_set_goal(f, NET_RUN);
-    load_all(w, f);
+    world_load(w, f);
     return world_run(w, all_held, host, 60000 * MS) && !atomic_load(&f->failed);
 }
 

@@ -9,6 +9,7 @@
 #include "duck/duck.h"
 #include "host/flock/net/net.h"
 #include "tests/duck/layers.h"
+#include "tests/net/capture.h"
 
 enum { WORLD_DUCKS = 8, WORLD_PORTS = 4, WORLD_HOSTS = 2 };
 
@@ -66,6 +67,7 @@ struct world {
     struct world_event *heap;
     size_t events, room;
     uint64_t frames;
+    FILE *capture; // of what ducks send; NULL: none
 
     struct layers *layers; // of all slices
     struct plan plan;
@@ -89,6 +91,9 @@ bool world_run(struct world *w, bool (*until)(struct world *w, int host), int ho
 
 /* Finds, opens and loads. False: failed, see net_failure(). */
 bool world_open(struct world *w, int host);
+struct net_session world_session(const struct world *w, int host);
+/* Hands every matrix of every expert to another flock that has the world's plan. */
+void world_load(struct world *w, struct net_flock *f);
 
 /* A random step of a bank, computed by the flock and compared, bit by bit, with one core that holds
  * everything. */

@@ -153,10 +153,11 @@ void net_port_input(struct net_port *p, const struct net_peer *from, const uint8
         net__count(&p->malformed, 1);
         return;
     }
-    // At rest the engine thread rebuilds what a frame would touch.
-    bool rest = atomic_load_explicit(&p->seen_goal, memory_order_relaxed) == NET_REST;
-    if (rest || (h.session != 0 &&
-                 (h.session != f->session || h.source >= f->ducks || f->duck[h.source].port != p))) {
+    // At rest the engine thread rebuilds what a frame would touch, and before OPEN what one of a session
+    // would.
+    int goal = atomic_load_explicit(&p->seen_goal, memory_order_relaxed);
+    if (goal == NET_REST || (h.session != 0 && (goal < NET_OPEN || h.session != f->session ||
+                                                h.source >= f->ducks || f->duck[h.source].port != p))) {
         net__count(&p->stranger, 1);
         return;
     }
