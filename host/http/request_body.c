@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "host/text/json_numbers.h"
+
 #define MAX_STOPS 16
 
 /* True if a string in the text holds an escaped NUL. */
@@ -37,6 +39,10 @@ int body_parse(const struct request *r, cJSON **out, struct api_problem *p)
     if (end < text + length || !cJSON_IsObject(root)) {
         cJSON_Delete(root);
         return api_problem_set(p, 400, "invalid_json", NULL, "the body is not one JSON object");
+    }
+    if (cJSON_GetObjectItemCaseSensitive(root, "tools") && !json_keep_numbers(root, text)) { // for the prompt
+        cJSON_Delete(root);
+        return api_problem_set(p, 500, NULL, NULL, "out of memory");
     }
     *out = root;
     return 0;

@@ -91,7 +91,7 @@ void buffer_json_string(struct buffer *b, const char *text, size_t length)
     size_t from = 0, i = 0;
     buffer_append(b, "\"", 1);
     while (i < length) {
-        if (s[i] >= 0x20 && s[i] < 0x7F && s[i] != '"' && s[i] != '\\') {
+        if (s[i] >= 0x20 && s[i] < 0x80 && s[i] != '"' && s[i] != '\\') {
             i++;
             continue;
         }

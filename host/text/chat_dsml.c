@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "host/text/chat_prompt.h"
+#include "host/text/json_numbers.h"
 
 static const char tools_head[] =
     "\n\n## Tools\n\n"
@@ -55,11 +56,14 @@ static void put_text(struct chat_prompt *p, const char *text)
 
 static void put_arguments(struct chat_prompt *p, const struct chat_call *call)
 {
-    cJSON *root = cJSON_Parse(call->arguments[0] ? call->arguments : "{}");
+    const char *text = call->arguments[0] ? call->arguments : "{}";
+    cJSON *root = cJSON_Parse(text);
     const cJSON *item;
     if (!p->rc && !cJSON_IsObject(root))
         p->rc =
             error_set(p->err, -EINVAL, "the arguments of a call of '%.100s' are no JSON object", call->name);
+    if (!p->rc && !json_keep_numbers(root, text))
+        p->rc = error_set(p->err, -ENOMEM, "out of memory for a prompt");
     cJSON_ArrayForEach(item, root)
     {
         bool string = cJSON_IsString(item);

@@ -2,10 +2,9 @@
 #include "host/text/chat_prompt.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "host/text/json_numbers.h"
 
 static void flush(struct chat_prompt *p)
 {
@@ -63,26 +62,13 @@ void prompt_marked(struct chat_prompt *p, const char *text)
     prompt_plain(p, from, (size_t)(text - from));
 }
 
-static void put_number(struct buffer *b, double x)
-{
-    char text[40];
-    if (x == floor(x) && fabs(x) < 1e15) {
-        buffer_printf(b, "%.0f", x);
-        return;
-    }
-    int digits = 15; // the fewest that give the same number again
-    do snprintf(text, sizeof text, "%.*g", digits, x);
-    while (strtod(text, NULL) != x && ++digits <= 17);
-    buffer_text(b, text);
-}
-
 static void put_json(struct buffer *b, const cJSON *item)
 {
     const cJSON *child;
     if (cJSON_IsString(item)) {
         buffer_json_string(b, item->valuestring, strlen(item->valuestring));
     } else if (cJSON_IsNumber(item)) {
-        put_number(b, item->valuedouble);
+        json_put_number(b, item);
     } else if (cJSON_IsBool(item)) {
         buffer_text(b, cJSON_IsTrue(item) ? "true" : "false");
     } else if (cJSON_IsArray(item) || cJSON_IsObject(item)) {
