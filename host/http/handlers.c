@@ -80,11 +80,35 @@ void handle_models(struct connection *c, const char *rest)
     api_reply_json(c, 200, &b);
 }
 
+static int hex_digit(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = c ? strchr(digits, c >= 'A' && c <= 'F' ? c + 32 : c) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* Part of a path is this text; clients escape what they like, the '/' in a name for instance. */
+static bool path_says(const char *path, size_t length, const char *text)
+{
+    for (size_t i = 0; i < length; i++, text++) {
+        char c = path[i];
+        int high = c == '%' && i + 2 < length ? hex_digit(path[i + 1]) : -1;
+        int low = high >= 0 ? hex_digit(path[i + 2]) : -1;
+        if (low >= 0) {
+            c = (char)(16 * high + low);
+            i += 2;
+        }
+        if (!*text || c != *text) return false;
+    }
+    return !*text;
+}
+
 void handle_model(struct connection *c, const char *rest)
 {
     const char *name = c->server->o->model_name;
     size_t length = strcspn(rest, "?#");
-    if (length != strlen(name) || memcmp(rest, name, length) != 0) {
+    if (length > 0 && rest[length - 1] == '/') length--;
+    if (!path_says(rest, length, name)) {
         struct api_problem p;
         api_problem_set(&p, 404, "model_not_found", "model", "there is no model '%.*s' here, only '%s'",
                         (int)(length < 100 ? length : 100), rest, name);

@@ -229,7 +229,8 @@ static int check_undone(const cJSON *body, struct api_problem *p)
     if (type && (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0))
         return api_problem_set(p, 400, "unsupported_value", "response_format",
                                "response_format can only be of type text");
-    if (get(body, "functions") || get(body, "function_call"))
+    const cJSON *functions = get(body, "functions"), *call = get(body, "function_call");
+    if ((functions && !(cJSON_IsArray(functions) && !functions->child)) || cJSON_IsObject(call))
         return api_problem_set(p, 400, "unsupported_value", "functions",
                                "functions are called as tools here");
     const cJSON *suffix = get(body, "suffix");

@@ -144,19 +144,24 @@ static size_t host_length(const char *host)
 static bool is_loopback(const char *host)
 {
     size_t n = host_length(host);
-    return (n == 9 && !strncasecmp(host, "localhost", 9)) || (n > 4 && !strncmp(host, "127.", 4)) ||
+    return (n == 9 && !strncasecmp(host, "localhost", 9)) ||
+           (!strncmp(host, "127.", 4) && strspn(host, "0123456789.") == n) ||
            (n == 5 && !strncmp(host, "[::1]", 5));
 }
 
-/* A page may call if it comes from this server or from a configured origin. Bound to loopback, "this server"
- * has a loopback name: a foreign name that somebody made point here is a foreign page. */
+/* A page may call if it comes from this host, from whichever port, or from a configured origin. Bound to
+ * loopback, this host has a loopback name: a foreign name that somebody made point here is a foreign page. */
 static bool origin_accepted(const struct connection *c, const char *origin)
 {
     const struct http_options *o = c->server->o;
     for (size_t i = 0; i < o->origin_count; i++)
         if (!strcmp(o->origins[i], "*") || !strcasecmp(o->origins[i], origin)) return true;
     const char *host = request_header(&c->request, "host"), *from = strstr(origin, "://");
-    return host && from && !strcasecmp(from + 3, host) && (!c->server->loopback || is_loopback(host));
+    if (!host || !from) return false;
+    from += strlen("://");
+    if (c->server->loopback) return is_loopback(host) && is_loopback(from);
+    size_t length = host_length(host);
+    return length == host_length(from) && !strncasecmp(from, host, length);
 }
 
 void routes_cors_headers(const struct connection *c, struct buffer *head)
@@ -224,6 +229,7 @@ void routes_dispatch(struct connection *c)
     struct api_problem p;
     const char *path = plain_path(&c->request), *origin = request_header(&c->request, "origin");
     size_t length = strcspn(path, "?#");
+    if (length > 1 && path[length - 1] == '/') length--; // some clients put one behind every path
     llhttp_method_t method = c->request.method;
     if (origin && method != HTTP_GET && method != HTTP_HEAD && !origin_accepted(c, origin)) {
         api_problem_set(&p, 403, "origin_not_allowed", NULL, "pages from %.100s may not call this server",
@@ -248,8 +254,8 @@ void routes_dispatch(struct connection *c)
     if (other) {
         api_problem_set(&p, 405, NULL, NULL, "%s takes %s, not %s", other->path,
                         llhttp_method_name(other->method), llhttp_method_name(method));
-        char allow[40];
-        snprintf(allow, sizeof allow, "Allow: %s, OPTIONS\r\n", llhttp_method_name(other->method));
+        const char *allow =
+            other->method == HTTP_GET ? "Allow: GET, HEAD, OPTIONS\r\n" : "Allow: POST, OPTIONS\r\n";
         reply_problem(c, &p, allow);
         return;
     }

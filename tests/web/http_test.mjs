@@ -26,7 +26,7 @@ const cases = {
             assert.equal((await fetch(`${server.url}${prefix}/health`)).status, 200);
             const models = await (await fetch(`${server.url}${prefix}/models`)).json();
             assert.equal(models.data[0].id, 'duckling');
-            assert.equal((await fetch(`${server.url}${prefix}/models/duckling`)).status, 200);
+            for (const path of ['/models/duckling', '/models/duckling/', '/models/', '/models/%64uck%6Cing?x']) assert.equal((await fetch(`${server.url}${prefix}${path}`)).status, 200, path);
             assert.equal((await (await fetch(`${server.url}${prefix}/models/other`)).json()).error.code, 'model_not_found');
         }
         const page = await fetch(`${server.url}/?x=1`);
@@ -126,7 +126,7 @@ const cases = {
         const variants = [
             ask('What is a duck?', { tools: [{ type: 'function', function: { name: 'f' } }], tool_choice: 'none' }),
             { messages: [{ role: 'user', content: [{ type: 'text', text: 'What is ' }, { type: 'text', text: 'a duck?' }] }] },
-            ask('What is a duck?', { stop: null, max_tokens: null, tools: null, logit_bias: null, seed: null, stream: null, n: 1, user: 'x', nonsense: [{}] }),
+            ask('What is a duck?', { stop: null, max_tokens: null, tools: null, functions: [], function_call: 'none', logit_bias: null, seed: null, stream: null, n: 1, user: 'x', nonsense: [{}] }),
             ask('What is a duck?', { max_completion_tokens: 500, max_tokens: 3, stop: [], model: 'whatever', store: false }),
             { temperature: 0, messages: [{ role: 'user', content: 'Hi' }, { role: 'assistant', content: null }, { role: 'user', content: 'What is a duck?' }] },
             { temperature: 0, messages: [{ role: 'user', content: 'Hi' }, { role: 'assistant', content: 'Hello!', reasoning_content: 'x' }, { role: 'user', content: 'What is a duck?' }] },
@@ -346,6 +346,8 @@ const cases = {
         assert.match(good.headers.get('access-control-allow-headers'), /Authorization/);
         assert.equal((await from('https://chat.example')).status, 200);
         assert.equal((await from(server.url)).status, 200);
+        for (const local of ['http://localhost:3000', 'http://[::1]:80', 'https://127.0.0.1']) assert.equal((await from(local, 'OPTIONS')).status, 204);
+        for (const bad of ['null', 'http://localhost.evil.example', 'http://127.0.0.1.evil.example', 'file://', 'http://']) assert.equal((await from(bad, 'OPTIONS')).status, 403, bad);
     },
     async 'memory stays where it is over thousands of requests'() {
         const burst = async (n) => {
