@@ -165,8 +165,10 @@ void handle_metrics_json(struct connection *c, const char *rest)
         return;
     }
     worker_figures(s->worker, f);
+    buffer_text(&b, "{\"model\":");
+    buffer_json_string(&b, s->o->model_name, strlen(s->o->model_name));
     buffer_printf(&b,
-                  "{\"uptime_s\":%.3f,\"ready\":%s,\"connections\":%u,\"requests\":%llu,\"running\":%u,"
+                  ",\"uptime_s\":%.3f,\"ready\":%s,\"connections\":%u,\"requests\":%llu,\"running\":%u,"
                   "\"waiting\":%u,\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"completion_tokens\":%llu,"
                   "\"drafts_proposed\":%llu,\"drafts_accepted\":%llu,\"backend_memory_bytes\":%llu",
                   (double)(clock_ns() - s->started_ns) * 1e-9,

@@ -55,7 +55,7 @@ const failed = await run({
         });
         await page.fill('#text', 'Tell me a short story about a cat.');
         await page.keyboard.press('Enter');
-        await page.waitForFunction(() => document.querySelector('.turn.assistant:last-child')?.textContent.length > 40);
+        await page.waitForFunction(() => document.querySelector('.entry:last-child .turn.assistant')?.textContent.length > 40);
         assert.equal(await page.textContent('#go'), 'Stop');
         await page.keyboard.press('Escape');
         await done();
@@ -63,7 +63,74 @@ const failed = await run({
         await until('it says so', async () => (await last().textContent()).includes('(stopped)'));
         await until('the lane is free', async () => (await (await fetch(`${server.url}/metrics.json`)).json()).running === 0);
     },
+    async 'who reads further up stays there, with what is selected'() {
+        const long = Array.from({ length: 60 }, (_, i) => `Paragraph ${i} of a long answer.`);
+        await page.evaluate((parts) => { // a stream that goes on when it is told to
+            window.realFetch = window.fetch;
+            window.fetch = (url, options) => {
+                if (!String(url).includes('completions')) return window.realFetch(url, options);
+                const send = (c, text, reason = null) => c.enqueue(new TextEncoder().encode(`data: ${JSON.stringify({ choices: [{ delta: { content: text }, finish_reason: reason }] })}\n\n`));
+                return Promise.resolve(new Response(new ReadableStream({ start(c) {
+                    send(c, parts.slice(0, 40).join('\n\n'));
+                    window.more = () => send(c, '\n\n' + parts.slice(40).join('\n\n'));
+                    window.stopStream = (whole) => { if (whole) c.enqueue(new TextEncoder().encode('data: [DONE]\n\n')); c.close(); };
+                } })));
+            };
+        }, long);
+        await page.click('#new');
+        await page.fill('#text', 'long');
+        await page.keyboard.press('Enter');
+        await page.waitForFunction(() => document.querySelectorAll('.entry:last-child p').length >= 40);
+        const place = () => page.evaluate(() => { const t = document.getElementById('talk'); return { top: Math.round(t.scrollTop), left: t.scrollHeight - t.scrollTop - t.clientHeight, selected: String(getSelection()) }; });
+        await until('it follows', async () => (await place()).left < 5);
+        assert.equal(await page.locator('#down').isVisible(), false);
+        await page.evaluate(() => {
+            document.getElementById('talk').scrollTop = 100;
+            getSelection().selectAllChildren(document.querySelectorAll('.entry:last-child p')[3]);
+        });
+        const before = await place();
+        await page.evaluate(() => window.more());
+        await page.waitForFunction(() => document.querySelectorAll('.entry:last-child p').length >= 60);
+        const after = await place();
+        assert.deepEqual({ ...after, left: 0 }, { ...before, left: 0 });
+        assert.equal(after.selected, 'Paragraph 3 of a long answer.');
+        await page.click('#down');
+        assert.ok((await place()).left < 5);
+        await page.evaluate(() => window.stopStream(false));
+        await done();
+        assert.match(await last().locator('.error').textContent(), /broke off/);
+        await page.evaluate(() => { window.fetch = window.realFetch; });
+    },
+    async 'copy, answer again, edit'() {
+        await page.click('#new');
+        await say('What is a duck?');
+        await page.evaluate(() => { Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true }); window.copied = []; document.execCommand = (what) => window.copied.push([what, getSelection().toString() || document.activeElement.value]); });
+        const button = (entry, name) => page.locator('.entry').nth(entry).getByRole('button', { name });
+        await button(1, 'Copy').click();
+        assert.deepEqual(await page.evaluate(() => window.copied), [['copy', duck]]);
+        assert.equal(await button(1, 'Copied').count(), 1);
+        await button(1, 'Answer again').click();
+        await done();
+        assert.equal((await last().textContent()).trim(), duck);
+        assert.equal(await page.locator('.entry').count(), 2);
+        await say('Hello');
+        await page.locator('.entry').first().hover();
+        await button(0, 'Edit').click();
+        assert.equal(await page.inputValue('#text'), 'What is a duck?');
+        await page.keyboard.press('Escape');
+        assert.equal(await page.inputValue('#text'), '');
+        assert.equal(await page.locator('.entry').count(), 4);
+        await button(0, 'Edit').click();
+        await say('My name is Anna. What is 7 times 8?');
+        assert.equal(await page.locator('.entry').count(), 2);
+        assert.doesNotMatch(await last().textContent(), /swimming bird/);
+        page.once('dialog', (d) => d.accept());
+        await page.locator('#list li').first().getByRole('button', { name: /^Delete/ }).click();
+        page.once('dialog', (d) => d.accept());
+        await page.locator('#list li').first().getByRole('button', { name: /^Delete/ }).click();
+    },
     async 'reload keeps the conversations'() {
+        await page.locator('#list .open').first().click();
         const turns = await page.locator('.turn').count();
         await page.reload();
         assert.equal(await page.locator('.turn').count(), turns);
@@ -85,7 +152,7 @@ const failed = await run({
     },
     async 'what a model writes is text, never markup'() {
         await page.evaluate(() => { window.hit = false; });
-        const evil = '<img src=x onerror="window.hit=true"> <script>window.hit=true</scr' + 'ipt>\n\n**bold** `code` [l](https://a.example) [j](javascript:window.hit=true)\n\n```js\nlet x = "<b>";\n```\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |';
+        const evil = '<img src=x onerror="window.hit=true"> <script>window.hit=true</scr' + 'ipt>\n\n**bold** `code` [l](https://a.example) [j](javascript:window.hit=true)\n\n```js\nlet x = "<b>";\n```\n\n- one\n  1. inner\n- two\n\n> said\n\n| a | b |\n|---|---|\n| 1 | 2 |';
         await page.route('**/v1/chat/completions', (route) => route.fulfill({ contentType: 'text/event-stream',
             body: `data: ${JSON.stringify({ choices: [{ delta: { content: evil }, finish_reason: null }] })}\n\ndata: [DONE]\n\n` }));
         await say('evil');
@@ -95,7 +162,9 @@ const failed = await run({
         assert.match(await last().textContent(), /<img src=x onerror/);
         assert.equal(await last().locator('strong').textContent(), 'bold');
         assert.equal(await last().locator('pre code').textContent(), 'let x = "<b>";');
-        assert.equal(await last().locator('li').count(), 2);
+        assert.equal(await last().locator('ul > li').count(), 2);
+        assert.equal(await last().locator('ul > li > ol > li').textContent(), 'inner');
+        assert.equal(await last().locator('blockquote').textContent(), 'said');
         assert.equal(await last().locator('td').count(), 2);
         assert.equal(await last().locator('a').count(), 1);
     },
@@ -113,8 +182,8 @@ const failed = await run({
         await page.waitForFunction(() => /鸭群/.test(document.getElementById('flock').textContent));
         // Nothing on the page stays in the other language until the server answers again.
         const flock = () => page.evaluate(() => { document.getElementById('lang').click(); return document.getElementById('flock').textContent; });
-        assert.match(await flock(), /^Flock: 1 duck · \d running/);
-        assert.match(await flock(), /^鸭群: 1 只鸭子 · \d 运行/);
+        assert.match(await flock(), /^ducklingFlock: 1 duck · \d running · \d waitingLanes: 8 · backend \d+% · flock \d+%/);
+        assert.match(await flock(), /^duckling鸭群: 1 只鸭子 · \d 运行/);
         await page.screenshot({ path: path.join(pictures, 'phone-menu.png') });
         await page.keyboard.press('Escape');
         await page.click('#lang');
@@ -124,6 +193,7 @@ const failed = await run({
         await page.click('#new');
         await say('duck '.repeat(6000));
         assert.match(await last().locator('.error').textContent(), /maximum context length/);
+        await until('it is in sight', () => page.evaluate(() => { const t = document.getElementById('talk'); return t.scrollHeight - t.scrollTop - t.clientHeight < 5; }));
         complaints.splice(0, complaints.length, ...complaints.filter((c) => !/status of 400/.test(c)));
     },
     async 'by keyboard alone'() {
