@@ -148,7 +148,8 @@ function cases(server, f) {
             await bad({ tool_choice: { type: 'function', function: { name: 'other' } } }, /'other', which is no tool/);
             await bad({ tools: undefined, tool_choice: 'required' }, /tool_choice needs tools/);
             await bad({ tool_choice: 'required', chat_template_kwargs: { thinking: true } }, /leaves no room for thoughts/);
-            await bad({ functions: [] }, /called as tools/);
+            await bad({ functions: [{ name: 'f' }] }, /called as tools/);
+            await bad({ function_call: { name: 'f' } }, /called as tools/);
             await bad({ messages: [{ role: 'user', content: 'x' }, { role: 'tool', content: 'y' }] }, /result number 1, but the answer before it calls 0/);
             await bad({ messages: [{ role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: '{' } }] }] }, /text of a JSON object/);
         },
