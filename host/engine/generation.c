@@ -58,13 +58,24 @@ static void choose_hidden(struct generation *g)
     if (from > s->hidden_from) s->hidden_from = from;
 }
 
-int generation__admit(struct generation *g)
+/* What the cache keeps holds sequences and memory of the backend, too: a new text has precedence. */
+static int open_sequence(struct generation *g)
 {
     struct engine *e = g->engine;
     uint32_t positions = e->model->config.max_positions;
     if (g->limit < positions) positions = g->limit;
-    int rc = sequence_open(&g->sequence, e->backend, g->prompt, g->request.prompt_count, g->limit, positions,
-                           &g->result.error);
+    for (;;) {
+        int rc = sequence_open(&g->sequence, e->backend, g->prompt, g->request.prompt_count, g->limit,
+                               positions, &g->result.error);
+        bool full = rc == -ENOMEM || rc == -EBUSY;
+        if (!full || !e->prefixes || !prefix_cache_give_up(e->prefixes)) return rc;
+    }
+}
+
+int generation__admit(struct generation *g)
+{
+    struct engine *e = g->engine;
+    int rc = open_sequence(g);
     if (rc) {
         fail(g);
         return rc;

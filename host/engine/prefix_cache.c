@@ -130,20 +130,25 @@ uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, enum pre
     return most;
 }
 
+bool prefix_cache_give_up(struct prefix_cache *c)
+{
+    if (c->count == 0) return false;
+    bool spare = conversation_bytes(c) <= c->budget / 4 * 3;
+    uint32_t worst = 0;
+    for (uint32_t i = 1; i < c->count; i++) {
+        const struct entry *e = &c->entry[i], *w = &c->entry[worst];
+        bool differ = spare && e->conversation != w->conversation;
+        if (differ ? w->conversation : e->used < w->used) worst = i;
+    }
+    if (c->on_drop) c->on_drop(c->ctx, &c->entry[worst].sequence, c->entry[worst].conversation, false);
+    drop(c, worst);
+    return true;
+}
+
 /* Gives up entries until the budget holds. */
 static void make_room(struct prefix_cache *c)
 {
-    while (c->count > MAX_ENTRIES || (c->count && prefix_cache_bytes(c) > c->budget)) {
-        bool spare = conversation_bytes(c) <= c->budget / 4 * 3;
-        uint32_t worst = 0;
-        for (uint32_t i = 1; i < c->count; i++) {
-            const struct entry *e = &c->entry[i], *w = &c->entry[worst];
-            bool differ = spare && e->conversation != w->conversation;
-            if (differ ? w->conversation : e->used < w->used) worst = i;
-        }
-        if (c->on_drop) c->on_drop(c->ctx, &c->entry[worst].sequence, c->entry[worst].conversation, false);
-        drop(c, worst);
-    }
+    while (c->count > MAX_ENTRIES || (c->count && prefix_cache_bytes(c) > c->budget)) prefix_cache_give_up(c);
 }
 
 /* A sequence may own far more positions than it used; what is kept owns as many as it holds. */

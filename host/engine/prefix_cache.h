@@ -32,6 +32,10 @@ uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, enum pre
  * with positions from here. */
 void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continued);
 
+/* Gives up the entry that is worth least, so that the backend has room for another sequence. False: there is
+ * none. */
+bool prefix_cache_give_up(struct prefix_cache *c);
+
 /* How many positions prefix_cache_reuse() would give. */
 uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, enum prefix_reuse how);
 /* Is told of sequences that are given up for want of room, and of all that are left when the cache is closed

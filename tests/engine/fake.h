@@ -54,6 +54,7 @@ struct fake {
     bool two_lanes; // a job may start while the position before it is in another lane
     struct fake_seq seq[FAKE_SEQS];
     struct fake_lane lane[FAKE_LANES];
+    uint32_t most_seqs; // more are refused; 0: FAKE_SEQS
 
     uint32_t slow;        // calls that a poll is busy or a step unanswered, at most
     uint32_t random;      // state

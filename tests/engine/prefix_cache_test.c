@@ -77,12 +77,31 @@ static void the_budget_holds_and_conversations_stay(void **state)
     bed_close(b);
 }
 
+/* A backend with room for three sequences: what is kept makes way for what begins. */
+static void a_full_backend_takes_new_texts(void **state)
+{
+    (void)state;
+    struct bed b = bed_open(false, 1000);
+    b.fake->most_seqs = 3;
+    struct text last = {0};
+    for (uint32_t i = 0; i < 6; i++) {
+        struct text t = {0};
+        text_say(&t, 20, 30 + i);
+        assert_int_equal(text_go_on(b, &t, 4), 0);
+        last = t;
+    }
+    text_say(&last, 5, 40);
+    assert_true(text_go_on(b, &last, 4) > 20);
+    bed_close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_turn_computes_only_what_is_new),
         cmocka_unit_test(the_same_again_and_branches),
         cmocka_unit_test(the_budget_holds_and_conversations_stay),
+        cmocka_unit_test(a_full_backend_takes_new_texts),
     };
     return cmocka_run_group_tests_name("prefix-cache", tests, NULL, NULL);
 }
