@@ -109,10 +109,12 @@ struct backend_ops {
     uint64_t (*memory_bytes)(const struct backend *b); // resident weights and KV
     /* KV [0, positions) of all layers as bytes that mean something to the same backend with the same model
      * and kv_dtype only; hidden states are not part of it. kv_load: into a sequence that was just opened.
-     * NULL, all three: this backend cannot. */
+     * Negative, err filled: the image,
+     * or the sequence, is not to be used. NULL, all three: this backend cannot. */
     uint64_t (*kv_bytes)(const struct backend *b, uint32_t positions);
-    void (*kv_save)(struct backend *b, backend_seq seq, uint32_t positions, void *image);
-    void (*kv_load)(struct backend *b, backend_seq seq, uint32_t positions, const void *image);
+    int (*kv_save)(struct backend *b, backend_seq seq, uint32_t positions, void *image, struct error *err);
+    int (*kv_load)(struct backend *b, backend_seq seq, uint32_t positions, const void *image,
+                   struct error *err);
     bool mtp_window; // the MTP layer can do without the positions before a job's first_key
 };
 

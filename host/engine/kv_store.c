@@ -274,7 +274,12 @@ void kv_store_save(struct kv_store *s, const struct sequence *q, bool conversati
     h.hash = siphash(&plain_key, &h, sizeof h - sizeof h.hash);
     memcpy(whole, &h, sizeof h);
     memcpy(whole + sizeof h, q->ids, ids_bytes);
-    b->ops->kv_save(b, q->handle, h.positions, whole + sizeof h + ids_bytes);
+    struct error err;
+    if (b->ops->kv_save(b, q->handle, h.positions, whole + sizeof h + ids_bytes, &err)) {
+        log_notice("%s: the KV of %u tokens is not saved: %s", s->o.dir, h.positions, err.text);
+        free(whole);
+        return;
+    }
     pthread_mutex_lock(&s->mutex);
     s->pending = whole;
     pthread_cond_broadcast(&s->wake);
@@ -368,7 +373,10 @@ static int load(struct kv_store *s, struct file *f, struct sequence *out, struct
     if (!image) return -EINVAL;
     int rc = sequence_open(out, b, f->ids, n, n, n, err);
     if (!rc) {
-        b->ops->kv_load(b, out->handle, n, image);
+        rc = b->ops->kv_load(b, out->handle, n, image, err);
+        if (rc) sequence_close(out);
+    }
+    if (!rc) {
         out->main_done = n;
         out->mtp_from = f->header.mtp_from;
         out->mtp_done = f->header.mtp_done < n ? f->header.mtp_done : n;

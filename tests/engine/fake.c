@@ -95,6 +95,7 @@ static int seq_open(struct backend *b, backend_seq *out, uint32_t capacity, stru
     struct fake *f = fake_of(b);
     uint32_t i = 0;
     while (i < FAKE_SEQS && f->seq[i].open) i++;
+    if (f->most_seqs && i >= f->most_seqs) return error_set(err, -EBUSY, "all %u sequences are in use", i);
     assert(i < FAKE_SEQS && capacity <= FAKE_POSITIONS);
     if (f->sick == SICK_OPEN && i == f->sick_seq) return error_set(err, -ENOMEM, "no memory for the cache");
     memset(&f->seq[i].kv, (int)(FAKE_NOTHING & 0xff), sizeof f->seq[i].kv);
@@ -126,23 +127,28 @@ static uint64_t kv_bytes(const struct backend *b, uint32_t positions)
     return (FAKE_LAYERS + 1) * (uint64_t)positions * sizeof(uint32_t);
 }
 
-static void kv_save(struct backend *b, backend_seq seq, uint32_t positions, void *image)
+static int kv_save(struct backend *b, backend_seq seq, uint32_t positions, void *image, struct error *err)
 {
     const struct fake_seq *a = &fake_of(b)->seq[seq];
     size_t bytes = positions * sizeof(uint32_t);
+    (void)err;
     assert(a->open && positions <= a->main_end);
     for (uint32_t l = 0; l < FAKE_LAYERS; l++) memcpy((char *)image + l * bytes, a->kv.main[l], bytes);
     memcpy((char *)image + FAKE_LAYERS * bytes, a->kv.mtp, bytes);
+    return 0;
 }
 
-static void kv_load(struct backend *b, backend_seq seq, uint32_t positions, const void *image)
+static int kv_load(struct backend *b, backend_seq seq, uint32_t positions, const void *image,
+                   struct error *err)
 {
     struct fake_seq *z = &fake_of(b)->seq[seq];
     size_t bytes = positions * sizeof(uint32_t);
+    (void)err;
     assert(z->open && positions <= z->capacity && z->main_end == 0);
     for (uint32_t l = 0; l < FAKE_LAYERS; l++) memcpy(z->kv.main[l], (const char *)image + l * bytes, bytes);
     memcpy(z->kv.mtp, (const char *)image + FAKE_LAYERS * bytes, bytes);
     z->main_end = z->mtp_end = positions;
+    return 0;
 }
 
 static void seq_close(struct backend *b, backend_seq seq)

@@ -151,14 +151,20 @@ static uint64_t cpu_kv_bytes(const struct backend *base, uint32_t positions)
     return kv_image_bytes(&b->kv_shape, positions);
 }
 
-static void cpu_kv_save(struct backend *base, backend_seq seq, uint32_t positions, void *image)
+static int cpu_kv_save(struct backend *base, backend_seq seq, uint32_t positions, void *image,
+                       struct error *err)
 {
+    (void)err;
     kv_to_image(self(base)->seq[seq], positions, image);
+    return 0;
 }
 
-static void cpu_kv_load(struct backend *base, backend_seq seq, uint32_t positions, const void *image)
+static int cpu_kv_load(struct backend *base, backend_seq seq, uint32_t positions, const void *image,
+                       struct error *err)
 {
+    (void)err;
     kv_from_image(self(base)->seq[seq], positions, image);
+    return 0;
 }
 
 static void cpu_copy_position(struct backend *base, backend_seq from, backend_seq to, uint32_t positions)
