@@ -1,5 +1,6 @@
 /* backend.cu: backend.h on a CUDA device: sequences and their pages, the state of each lane, the flags. */
 #include "cuda/lane.cuh"
+#include "cuda/sequences.cuh"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -36,26 +37,16 @@ struct lane_job {
     struct error failure;
 };
 
-struct sequence {
-    bool open;
-    uint32_t capacity, pages;
-    uint32_t *page; // (pages)
-};
-
 struct cuda_backend {
     struct backend b;
     struct gpu_model m;
-    uint32_t lanes, vocab, max_positions, max_pages;
+    uint32_t lanes, vocab, max_positions;
     kv_layout kv;
     enum kv_dtype dtype;
     struct lane *lane;
     struct lane_job *job;
     uint8_t *lane_memory, *kv_memory;
-    uint32_t *tables; // device: (sequences, max_pages)
-    float *rings;     // device: (sequences, ring rows, hidden)
-    uint32_t ring_rows, sequence_count, page_count, free_count;
-    uint32_t *free_pages;
-    struct sequence *sequences;
+    struct sequences q;
     uint64_t bytes;
     bool prefill; // large jobs go through cuBLAS
     bool broken;  // the device faulted; nothing works any more
@@ -95,13 +86,13 @@ static int make_plan(struct cuda_backend *c, struct plan *p, struct error *err)
 {
     const size_t fixed =
         c->m.bytes + c->lanes * p->lane_bytes + p->ring_bytes + p->table_bytes + RESERVE_BYTES;
-    const size_t least = (size_t)c->max_pages * c->kv.page_bytes;
+    const size_t least = (size_t)c->q.max_pages * c->kv.page_bytes;
     const size_t room = p->free_bytes > fixed ? p->free_bytes - fixed : 0;
-    const size_t most = (size_t)KV_SEQUENCES * c->max_pages;
-    c->page_count = (uint32_t)(room / c->kv.page_bytes < most ? room / c->kv.page_bytes : most);
-    p->kv_bytes = (size_t)c->page_count * c->kv.page_bytes;
+    const size_t most = (size_t)KV_SEQUENCES * c->q.max_pages;
+    c->q.page_count = (uint32_t)(room / c->kv.page_bytes < most ? room / c->kv.page_bytes : most);
+    p->kv_bytes = (size_t)c->q.page_count * c->kv.page_bytes;
     const double G = 1e9;
-    if (c->page_count < c->lanes || c->page_count == 0)
+    if (c->q.page_count < c->lanes || c->q.page_count == 0)
         return gpu_host->error_set(
             err, -ENOMEM,
             "%s: %.2f GB free of %.2f; weights %.2f, %u lanes %.2f, sequences %.2f, reserve %.2f "
@@ -114,7 +105,7 @@ static int make_plan(struct cuda_backend *c, struct plan *p, struct error *err)
         "positions%s",
         p->device, (double)p->free_bytes / G, (double)p->total_bytes / G, (double)c->m.bytes / G, c->lanes,
         (double)(c->lanes * p->lane_bytes) / G, (double)(p->ring_bytes + p->table_bytes) / G,
-        (double)p->kv_bytes / G, c->page_count * KV_PAGE,
+        (double)p->kv_bytes / G, c->q.page_count * KV_PAGE,
         p->kv_bytes < least ? " (less than one sequence of full length)" : "");
     return 0;
 }
@@ -140,18 +131,14 @@ static int allocate(struct cuda_backend *c, const struct plan *p, struct error *
 {
     GPU_TRY(cudaMalloc((void **)&c->kv_memory, p->kv_bytes));
     GPU_TRY(cudaMalloc((void **)&c->lane_memory, c->lanes * p->lane_bytes));
-    GPU_TRY(cudaMalloc((void **)&c->tables, p->table_bytes));
-    if (p->ring_bytes) GPU_TRY(cudaMalloc((void **)&c->rings, p->ring_bytes));
-    if (p->ring_bytes) GPU_TRY(cudaMemset(c->rings, 0, p->ring_bytes));
-    c->free_pages = (uint32_t *)malloc(c->page_count * sizeof *c->free_pages);
-    c->sequences = (struct sequence *)calloc(c->sequence_count, sizeof *c->sequences);
-    if (!c->free_pages || !c->sequences)
-        return gpu_host->error_set(err, -ENOMEM, "no memory for %u pages", c->page_count);
-    for (uint32_t i = 0; i < c->page_count; i++) c->free_pages[i] = c->page_count - 1 - i;
-    c->free_count = c->page_count;
+    GPU_TRY(cudaMalloc((void **)&c->q.tables, p->table_bytes));
+    if (p->ring_bytes) GPU_TRY(cudaMalloc((void **)&c->q.rings, p->ring_bytes));
+    if (p->ring_bytes) GPU_TRY(cudaMemset(c->q.rings, 0, p->ring_bytes));
     c->kv.base = c->kv_memory;
     c->bytes = c->m.bytes + p->kv_bytes + c->lanes * p->lane_bytes + p->table_bytes + p->ring_bytes;
-    return 0;
+    shape s = c->m.s;
+    s.kv = c->kv;
+    return sequences_open(&c->q, s, err);
 }
 
 /* Switches for tools: a debugger or race checker that runs a kernel to its end before the next call of the
@@ -182,9 +169,6 @@ static bool choose_prefill(const shape *s, enum kv_dtype dtype, size_t shared_li
     return true;
 }
 
-__global__ static void copy_kernel(shape s, uint32_t layers, const uint32_t *from, const uint32_t *to,
-                                   uint32_t positions);
-
 static int open_all(struct cuda_backend *c, const struct backend_options *o, struct error *err)
 {
     struct plan p = {};
@@ -193,14 +177,17 @@ static int open_all(struct cuda_backend *c, const struct backend_options *o, str
     if (!rc) rc = gpu_model_plan(&c->m, o->model, o->mtp, err);
     if (rc) return rc;
     c->kv = kv_layout_make(c->m.s, c->m.count, c->dtype);
-    c->max_pages = div_up(c->max_positions, KV_PAGE);
-    c->ring_rows = 16;
-    while (c->ring_rows < 2 * o->max_tokens + 16) c->ring_rows *= 2;
-    const size_t ring = c->m.mtp ? (size_t)c->ring_rows * c->m.s.hidden * sizeof(float) : 0;
-    c->sequence_count = SEQUENCES;
-    while (c->sequence_count > 4 && ring * c->sequence_count > RING_BYTES) c->sequence_count /= 2;
-    p.ring_bytes = ring * c->sequence_count;
-    p.table_bytes = (size_t)c->sequence_count * c->max_pages * sizeof(uint32_t);
+    struct sequences *q = &c->q;
+    q->layers = c->m.count;
+    q->max_positions = c->max_positions;
+    q->max_pages = div_up(c->max_positions, KV_PAGE);
+    q->ring_rows = 16;
+    while (q->ring_rows < 2 * o->max_tokens + 16) q->ring_rows *= 2;
+    const size_t ring = c->m.mtp ? (size_t)q->ring_rows * c->m.s.hidden * sizeof(float) : 0;
+    q->count = SEQUENCES;
+    while (q->count > 4 && ring * q->count > RING_BYTES) q->count /= 2;
+    p.ring_bytes = ring * q->count;
+    p.table_bytes = (size_t)q->count * q->max_pages * sizeof(uint32_t);
     c->prefill = o->max_tokens > PREFILL_ROWS && choose_prefill(&c->m.s, c->dtype, shared_limit);
     rc = size_lanes(c, o, &p, err);
     if (!rc) rc = make_plan(c, &p, err);
@@ -209,9 +196,6 @@ static int open_all(struct cuda_backend *c, const struct backend_options *o, str
     if (rc) return rc;
     GPU_TRY(attention_open(c->m.s, c->dtype, shared_limit));
     if (c->prefill) GPU_TRY(flash_open());
-    // Loaded now: its first launch may come while a graph waits, when nothing may be loaded.
-    cudaFuncAttributes loaded;
-    GPU_TRY(cudaFuncGetAttributes(&loaded, copy_kernel));
     for (uint32_t i = 0; i < c->lanes && !rc; i++) {
         c->lane[i].s.kv = c->kv;
         lane_layout(&c->lane[i], c->lane_memory + i * p.lane_bytes);
@@ -249,14 +233,12 @@ static void cuda_close(struct backend *b)
         if (c->lane[i].c && !c->broken) b->ops->cancel(b, i);
         lane_close(&c->lane[i]);
     }
-    for (uint32_t i = 0; c->sequences && i < c->sequence_count; i++) free(c->sequences[i].page);
+    sequences_close(&c->q);
     cudaFree(c->kv_memory);
     cudaFree(c->lane_memory);
-    cudaFree(c->tables);
-    cudaFree(c->rings);
+    cudaFree(c->q.tables);
+    cudaFree(c->q.rings);
     gpu_model_close(&c->m);
-    free(c->free_pages);
-    free(c->sequences);
     free(c->lane);
     free(c->job);
     free(c);
@@ -266,77 +248,42 @@ static void cuda_close(struct backend *b)
 
 static int cuda_seq_open(struct backend *b, backend_seq *out, uint32_t capacity, struct error *err)
 {
-    struct cuda_backend *c = self(b);
-    const uint32_t pages = div_up(capacity, KV_PAGE);
-    uint32_t i = 0;
-    while (i < c->sequence_count && c->sequences[i].open) i++;
-    if (i == c->sequence_count)
-        return gpu_host->error_set(err, -EBUSY, "all %u sequences of the CUDA backend are in use",
-                                   c->sequence_count);
-    if (capacity > c->max_positions)
-        return gpu_host->error_set(err, -E2BIG, "a sequence of %u positions, the model has %u", capacity,
-                                   c->max_positions);
-    if (pages > c->free_count)
-        return gpu_host->error_set(err, -ENOMEM,
-                                   "a sequence of %u positions needs %u KV pages, %u of %u are free",
-                                   capacity, pages, c->free_count, c->page_count);
-    struct sequence *s = &c->sequences[i];
-    s->page = (uint32_t *)malloc((pages ? pages : 1) * sizeof *s->page);
-    if (!s->page) return gpu_host->error_set(err, -ENOMEM, "no memory for %u pages", pages);
-    for (uint32_t p = 0; p < pages; p++) s->page[p] = c->free_pages[c->free_count - 1 - p];
-    int rc = gpu_check(cudaMemcpy(c->tables + (size_t)i * c->max_pages, s->page, pages * sizeof *s->page,
-                                  cudaMemcpyHostToDevice),
-                       err, "cudaMemcpy");
-    if (rc) {
-        free(s->page);
-        s->page = nullptr;
-        return rc;
-    }
-    c->free_count -= pages;
-    s->capacity = capacity;
-    s->pages = pages;
-    s->open = true;
-    *out = i;
-    return 0;
+    return sequence_take(&self(b)->q, out, capacity, err);
 }
 
 static void cuda_seq_close(struct backend *b, backend_seq seq)
 {
-    struct cuda_backend *c = self(b);
-    struct sequence *s = &c->sequences[seq];
-    for (uint32_t p = 0; p < s->pages; p++) c->free_pages[c->free_count++] = s->page[s->pages - 1 - p];
-    free(s->page);
-    *s = {};
-}
-
-__global__ static void copy_kernel(shape s, uint32_t layers, const uint32_t *from, const uint32_t *to,
-                                   uint32_t positions)
-{
-    const uint32_t layer = blockIdx.y;
-    for (uint32_t p = blockIdx.x; p < positions; p += gridDim.x) {
-        const uint4 *a = (const uint4 *)kv_row(s, from, layer, p),
-                    *ai = (const uint4 *)kv_index(s, from, layer, p);
-        uint4 *z = (uint4 *)kv_row(s, to, layer, p), *zi = (uint4 *)kv_index(s, to, layer, p);
-        for (uint32_t i = threadIdx.x; i < s.kv.row_bytes / 16; i += blockDim.x) z[i] = a[i];
-        for (uint32_t i = threadIdx.x; i < s.kv.index_bytes / 16; i += blockDim.x) zi[i] = ai[i];
-    }
-    (void)layers;
+    sequence_give(&self(b)->q, seq);
 }
 
 static void cuda_copy_position(struct backend *b, backend_seq from, backend_seq to, uint32_t positions)
 {
+    struct error err;
+    if (sequence_share(&self(b)->q, from, to, positions, &err))
+        self(b)->broken = true; // the next start says so
+}
+
+static uint64_t cuda_kv_bytes(const struct backend *b, uint32_t positions)
+{
+    return sequence_bytes(&reinterpret_cast<const struct cuda_backend *>(b)->q, positions);
+}
+
+static int cuda_kv_save(struct backend *b, backend_seq seq, uint32_t positions, void *image,
+                        struct error *err)
+{
     struct cuda_backend *c = self(b);
-    if (positions == 0) return;
-    const size_t ring = (size_t)c->ring_rows * c->m.s.hidden;
-    copy_kernel<<<dim3(positions < 256 ? positions : 256, c->m.count), 128>>>(
-        c->lane[0].s, c->m.count, c->tables + (size_t)from * c->max_pages,
-        c->tables + (size_t)to * c->max_pages, positions);
-    cudaError_t e = cudaGetLastError();
-    if (!e && c->rings)
-        e = cudaMemcpyAsync(c->rings + to * ring, c->rings + from * ring, ring * sizeof(float),
-                            cudaMemcpyDeviceToDevice, 0);
-    if (!e) e = cudaStreamSynchronize(0);
-    if (e) c->broken = true; // the next start or poll says so
+    const int rc = sequence_save(&c->q, seq, positions, image, err);
+    if (rc) c->broken = true;
+    return rc;
+}
+
+static int cuda_kv_load(struct backend *b, backend_seq seq, uint32_t positions, const void *image,
+                        struct error *err)
+{
+    struct cuda_backend *c = self(b);
+    const int rc = sequence_load(&c->q, seq, positions, image, err);
+    if (rc) c->broken = true;
+    return rc;
 }
 
 /* ---- jobs ---- */
@@ -395,7 +342,7 @@ static int advance(struct cuda_backend *c, uint32_t lane, struct error *err)
 
 static int check_job(struct cuda_backend *c, uint32_t lane, const struct backend_job *job, struct error *err)
 {
-    const struct sequence *s = &c->sequences[job->seq];
+    const struct sequence *s = &c->q.sequence[job->seq];
     if (c->broken) return gpu_host->error_set(err, -EIO, "the CUDA device failed earlier");
     if (c->job[lane].state != LANE_FREE && c->job[lane].state != LANE_DONE)
         return gpu_host->error_set(err, -EBUSY, "lane %u has a job", lane);
@@ -420,6 +367,7 @@ static int cuda_start(struct backend *b, uint32_t lane, const struct backend_job
     struct lane *l = &c->lane[lane];
     struct lane_job *j = &c->job[lane];
     int rc = check_job(c, lane, job, err);
+    if (!rc) rc = sequence_own(&c->q, job->seq, job->position, job->position + job->tokens, err);
     if (rc) return rc;
     for (uint32_t i = 0; i < job->tokens; i++)
         gpu_host->weight_row(&c->m.embed, (uint64_t)job->ids[i], l->embed_host + (size_t)i * c->m.s.hidden);
@@ -429,9 +377,9 @@ static int cuda_start(struct backend *b, uint32_t lane, const struct backend_job
     j->logits_from = job->logits_from;
     l->c->next = {job->position,
                   job->tokens,
-                  c->tables + (size_t)job->seq * c->max_pages,
-                  c->rings ? c->rings + (size_t)job->seq * c->ring_rows * c->m.s.hidden : nullptr,
-                  c->ring_rows - 1,
+                  c->q.tables + (size_t)job->seq * c->q.max_pages,
+                  c->q.rings ? c->q.rings + (size_t)job->seq * c->q.ring_rows * c->m.s.hidden : nullptr,
+                  c->q.ring_rows - 1,
                   j->base,
                   j->base,
                   RESULT_DEADLINE_S};
@@ -556,10 +504,23 @@ static uint64_t cuda_memory_bytes(const struct backend *b)
     return reinterpret_cast<const struct cuda_backend *>(b)->bytes;
 }
 
-extern const struct backend_ops backend_cuda = {
-    "cuda",      cuda_open,   cuda_close,  cuda_seq_open,  cuda_seq_close,     cuda_start,        cuda_poll,
-    cuda_resume, cuda_logits, cuda_cancel, cuda_set_probe, cuda_copy_position, cuda_memory_bytes, nullptr,
-    nullptr,     nullptr,     false};
+extern const struct backend_ops backend_cuda = {"cuda",
+                                                cuda_open,
+                                                cuda_close,
+                                                cuda_seq_open,
+                                                cuda_seq_close,
+                                                cuda_start,
+                                                cuda_poll,
+                                                cuda_resume,
+                                                cuda_logits,
+                                                cuda_cancel,
+                                                cuda_set_probe,
+                                                cuda_copy_position,
+                                                cuda_memory_bytes,
+                                                cuda_kv_bytes,
+                                                cuda_kv_save,
+                                                cuda_kv_load,
+                                                false};
 
 extern "C" __attribute__((visibility("default"))) cuda_backend_fn duckd_cuda_backend;
 
