@@ -382,7 +382,8 @@ static int cuda_start(struct backend *b, uint32_t lane, const struct backend_job
                   c->q.ring_rows - 1,
                   j->base,
                   j->base,
-                  RESULT_DEADLINE_S};
+                  RESULT_DEADLINE_S,
+                  job->best_only};
     store_flag(&l->c->resume, j->base);
     store_flag(&l->c->abort, 0);
     store_flag(&l->c->fault, 0);
@@ -475,6 +476,11 @@ static const float *cuda_logits(struct backend *b, uint32_t lane, uint32_t row)
     return c->lane[lane].logits_host + (size_t)row * c->vocab;
 }
 
+static int32_t cuda_best(struct backend *b, uint32_t lane, uint32_t row)
+{
+    return self(b)->lane[lane].best_host[row];
+}
+
 static void cuda_cancel(struct backend *b, uint32_t lane)
 {
     struct cuda_backend *c = self(b);
@@ -520,6 +526,7 @@ extern const struct backend_ops backend_cuda = {"cuda",
                                                 cuda_kv_bytes,
                                                 cuda_kv_save,
                                                 cuda_kv_load,
+                                                cuda_best,
                                                 false};
 
 extern "C" __attribute__((visibility("default"))) cuda_backend_fn duckd_cuda_backend;

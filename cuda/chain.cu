@@ -224,6 +224,26 @@ static int enter(struct lane *l, chain *k, struct error *err)
     return 0;
 }
 
+/* Logits of the rows that want them, PART_ROWS at a time, and what of them goes to the host. */
+static int head(struct lane *l, const chain *k, const vec &x, struct error *err)
+{
+    const matrix *const m = k->kind == BACKEND_MAIN ? &l->m->head : &l->m->mtp_head;
+    const product_out out = {l->logits, l->z.vocab, 0, false};
+    for (uint32_t r = k->logits_from; r < k->rows; r += PART_ROWS) {
+        const uint32_t n = k->rows - r < PART_ROWS ? k->rows - r : PART_ROWS;
+        const best_args a = {l->j,
+                             l->logits,
+                             l->z.vocab,
+                             l->logits_host + (size_t)r * l->z.vocab,
+                             l->best_host + r,
+                             l->best_part,
+                             l->best_arrived};
+        GPU_TRY(product(&m, &out, 1, vec_from(x, r), n, l->stream));
+        GPU_TRY(launch_best(a, n, l->stream));
+    }
+    return 0;
+}
+
 /* Final norm, finished here because others than products read it, and head. */
 static int leave(struct lane *l, chain *k, struct error *err)
 {
@@ -235,12 +255,8 @@ static int leave(struct lane *l, chain *k, struct error *err)
     GPU_TRY(launch_norm(l->s, a, k->rows, l->stream));
     int rc = show_rows(l, k, main ? "hidden" : "mtp_hidden", k->at, l->h, err);
     if (!rc && main) rc = show_rows(l, k, "final_norm", 0, l->x_host, err);
+    if (!rc) rc = head(l, k, a.x, err);
     if (rc) return rc;
-    if (k->logits_from < k->rows) {
-        const matrix *const head = main ? &l->m->head : &l->m->mtp_head;
-        const product_out out = {l->logits_host + (size_t)k->logits_from * l->z.vocab, l->z.vocab, 0, false};
-        GPU_TRY(product(&head, &out, 1, vec_from(a.x, k->logits_from), k->rows - k->logits_from, l->stream));
-    }
     router_args done = {};
     done.c = l->c;
     done.j = l->j;

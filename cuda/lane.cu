@@ -61,6 +61,9 @@ size_t lane_layout(struct lane *l, uint8_t *memory)
     const size_t rows = l->z.rows, parts = rows < PART_ROWS ? rows : PART_ROWS;
     l->j = take<struct job>(&c, 1);
     l->arrived = take<uint32_t>(&c, 1);
+    l->best_arrived = take<uint32_t>(&c, PART_ROWS);
+    l->best_part = take<unsigned long long>(&c, PART_ROWS * BEST_BLOCKS);
+    l->logits = take<float>(&c, parts * l->z.vocab);
     l->rope = take<float2>(&c, rows * (s.rope / 2));
     l->h = take<float>(&c, rows * s.hidden);
     l->a_stride = s.q_rank + s.latent + s.rope + s.index_dim;
@@ -128,11 +131,13 @@ int lane_open(struct lane *l, uint32_t graph_rows, struct error *err)
     if (!rc) rc = mapped(&l->embed_host, rows * hidden, err);
     if (!rc) rc = mapped(&l->ids_host, rows * l->s.top_k, err);
     if (!rc) rc = mapped(&l->weights_host, rows * l->s.top_k, err);
+    if (!rc) rc = mapped(&l->best_host, rows, err);
     if (!rc) rc = mapped(&l->logits_host, rows * l->z.vocab, err);
     if (rc) return rc;
     if (l->big.on) rc = blas_open(&l->big.blas, l->stream, l->big.workspace, err);
     if (rc) return rc;
     GPU_TRY(cudaMemsetAsync(l->arrived, 0, sizeof *l->arrived, l->stream));
+    GPU_TRY(cudaMemsetAsync(l->best_arrived, 0, PART_ROWS * sizeof *l->best_arrived, l->stream));
     for (uint32_t r = 1; r <= graph_rows && r <= l->z.rows && !rc; r++)
         for (int kind = BACKEND_MAIN; kind <= (l->m->mtp ? BACKEND_MTP : BACKEND_MAIN) && !rc; kind++)
             for (int sparse = 0; sparse <= (l->s.index_topk ? 1 : 0) && !rc; sparse++)
@@ -149,8 +154,8 @@ void lane_close(struct lane *l)
             for (auto &g : sparse)
                 if (g) cudaGraphExecDestroy(g);
     blas_close(&l->big.blas);
-    void *const pinned[] = {l->c,        l->x_host,       l->y_host,     l->embed_host,
-                            l->ids_host, l->weights_host, l->logits_host};
+    void *const pinned[] = {l->c,        l->x_host,       l->y_host,      l->embed_host,
+                            l->ids_host, l->weights_host, l->logits_host, l->best_host};
     for (void *p : pinned) cudaFreeHost(p);
     if (l->stream) cudaStreamDestroy(l->stream);
 }

@@ -40,6 +40,7 @@ struct job {
     uint32_t ring_mask;
     uint32_t resume_base, publish_base; // value of the flags before this job's first step
     uint32_t deadline_s;
+    uint32_t best_only; // of logits the largest one's id
 };
 
 /* Mapped, pinned: where a lane's GPU work and the host meet. Each word on its own cache line. */

@@ -77,6 +77,7 @@ struct backend_job {
     uint32_t tokens;      // rows
     const int32_t *ids;   // (tokens), copied by backend_start
     uint32_t logits_from; // logits are made for rows >= this; = tokens: for none
+    bool best_only;       // of rows with logits only best() is asked for, not logits()
     uint32_t hidden_from; // MAIN: rows >= this leave their hidden state for MTP jobs, others need not
     uint32_t first_key;   // MTP: attention begins at this position, a multiple of BACKEND_KEY_UNIT. Not 0:
                           // only where ops->mtp_window
@@ -109,12 +110,15 @@ struct backend_ops {
     uint64_t (*memory_bytes)(const struct backend *b); // resident weights and KV
     /* KV [0, positions) of all layers as bytes that mean something to the same backend with the same model
      * and kv_dtype only; hidden states are not part of it. kv_load: into a sequence that was just opened.
-     * Negative, err filled: the image,
-     * or the sequence, is not to be used. NULL, all three: this backend cannot. */
+     * Negative, err filled: the image, or the sequence, is not to be used. NULL, all three: this backend
+     * cannot. */
     uint64_t (*kv_bytes)(const struct backend *b, uint32_t positions);
     int (*kv_save)(struct backend *b, backend_seq seq, uint32_t positions, void *image, struct error *err);
     int (*kv_load)(struct backend *b, backend_seq seq, uint32_t positions, const void *image,
                    struct error *err);
+    /* After DONE: the id of a row's largest logit, of equal ones the lowest. -1: there is a NaN or +Inf, or
+     * nothing but -Inf. NULL: this backend has logits only, and gets no job with best_only. */
+    int32_t (*best)(struct backend *b, uint32_t lane, uint32_t row);
     bool mtp_window; // the MTP layer can do without the positions before a job's first_key
 };
 

@@ -160,6 +160,7 @@ static int run_engine(struct run *r)
         .prompt_count = (uint32_t)q->prompt->count,
         .max_tokens = q->max_tokens,
         .ignore_eos = q->ignore_eos,
+        .ids_only = true,
         .sampling = q->sampling,
         .on_token = on_token,
         .on_prefill = on_prefill,

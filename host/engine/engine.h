@@ -61,7 +61,7 @@ struct generated {
     bool accepted;                    // it came from an accepted draft
     double t_ms;                      // since the generation was started
     double gpu_ms, flock_ms, wait_ms; // of the round it came from: backend, ducks computing, engine idle
-    const float *logits;              // (vocab) valid during the callback
+    const float *logits;              // (vocab) valid during the callback; NULL: request.ids_only
 };
 
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
@@ -71,6 +71,7 @@ struct generation_request {
     uint32_t prompt_count;
     uint32_t max_tokens; // 0: as many as positions allow
     bool ignore_eos;
+    bool ids_only; // on_token does not look at logits, so that they may stay where they are
     struct sampling sampling;
     /* false ends the generation (stop string, client gone); reason becomes FINISH_STOP. */
     bool (*on_token)(void *ctx, const struct generated *token);

@@ -80,6 +80,8 @@ int generation__admit(struct generation *g)
         fail(g);
         return rc;
     }
+    g->sequence.best_mtp = e->backend->ops->best != NULL;
+    g->sequence.best_main = g->sequence.best_mtp && g->request.ids_only && sampler_takes_largest(g->sampler);
     drafts_begin(&e->drafts, &g->drafts);
     if (e->store) engine__restore(e, &g->sequence);
     if (e->prefixes)
@@ -205,11 +207,13 @@ static bool is_eos(const struct model_config *c, int32_t id)
     return false;
 }
 
-/* Samples the next token from a row's logits. -1: it failed. */
-static int32_t choose(struct generation *g, const float *logits)
+/* The next token from a row's logits, or from where they are. -1: it failed. */
+static int32_t choose(struct generation *g, uint32_t lane, uint32_t row, const float *logits)
 {
+    struct backend *b = g->engine->backend;
     uint64_t began = clock_ns();
-    int32_t id = sampler_sample(g->sampler, logits, g->sequence.count);
+    int32_t id = g->sequence.best_main ? b->ops->best(b, lane, row)
+                                       : sampler_sample(g->sampler, logits, g->sequence.count);
     trace_span(TRACE_ENGINE, 0, "sample", began, clock_ns(), TRACE_NO_LAYER, g->sequence.count, 1);
     if (id >= 0) return id;
     error_set(&g->result.error, -EDOM,
@@ -252,8 +256,8 @@ static void keep(struct generation *g, int32_t id, const float *logits, uint32_t
 static int32_t take_row(struct generation *g, uint32_t lane, uint32_t row, bool accepted)
 {
     struct backend *b = g->engine->backend;
-    const float *logits = b->ops->logits(b, lane, row);
-    int32_t id = choose(g, logits);
+    const float *logits = g->sequence.best_main ? NULL : b->ops->logits(b, lane, row);
+    int32_t id = choose(g, lane, row, logits);
     if (id < 0) return -1;
     if (g->verifying && !accepted) {
         g->result.drafts_proposed++;
@@ -308,7 +312,9 @@ static void after_mtp(struct generation *g)
     struct backend *b = g->engine->backend;
     g->sequence.mtp_done += g->rows;
     if (!g->drafting) return;
-    g->draft = mtp_draft(b->ops->logits(b, g->last.lane, g->last.row), g->engine->model->config.vocab_size);
+    g->draft = g->sequence.best_mtp ? b->ops->best(b, g->last.lane, g->last.row)
+                                    : mtp_draft(b->ops->logits(b, g->last.lane, g->last.row),
+                                                g->engine->model->config.vocab_size);
     g->have_draft = g->draft >= 0;
     if (g->have_draft) return;
     error_set(&g->result.error, -EDOM,

@@ -84,6 +84,11 @@ struct sampler *sampler_open(uint32_t vocab, const struct sampling *s)
     return out;
 }
 
+bool sampler_takes_largest(const struct sampler *s)
+{
+    return !s->adjusts && s->s.temperature <= 0.0f;
+}
+
 void sampler_close(struct sampler *s)
 {
     if (!s) return;

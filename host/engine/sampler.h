@@ -7,6 +7,7 @@
 #ifndef DUCKD_HOST_ENGINE_SAMPLER_H
 #define DUCKD_HOST_ENGINE_SAMPLER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -38,6 +39,8 @@ void sampler_close(struct sampler *s);
 /* Samples for `position` (of the token to be chosen). logits[vocab] are not changed. -1: the adjusted logits
  * hold a NaN or +Inf, or nothing but -Inf. */
 int32_t sampler_sample(struct sampler *s, const float *logits, uint64_t position);
+/* Every sample is the largest of the logits as they come, so that its id is enough. */
+bool sampler_takes_largest(const struct sampler *s);
 /* A generated token was kept: penalties count it. */
 void sampler_accept(struct sampler *s, int32_t id);
 

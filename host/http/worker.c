@@ -149,6 +149,7 @@ static void begin(struct worker *w, struct job *j)
     const struct generation_request r = {.prompt = j->prompt.id,
                                          .prompt_count = (uint32_t)j->prompt.count,
                                          .max_tokens = j->max_tokens,
+                                         .ids_only = !j->logprobs,
                                          .sampling = j->sampling,
                                          .on_token = on_token,
                                          .on_prefill = on_prefill,

@@ -65,6 +65,7 @@ static void answer_all(struct engine *e, struct answer *answers)
         const struct generation_request r = {.prompt = ids->i,
                                              .prompt_count = (uint32_t)ids->count,
                                              .max_tokens = (uint32_t)greedy->count,
+                                             .ids_only = i % 2 == 0,
                                              .sampling = SAMPLING_GREEDY,
                                              .on_token = on_token,
                                              .ctx = &answers[i]};

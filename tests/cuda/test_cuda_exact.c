@@ -115,6 +115,18 @@ static void test_exact(void **state)
         bed.b->ops->set_probe(bed.b, NULL);
         assert_true(rows > 0);
         same(&bed, 0, 0, want, "step by step");
+        for (uint32_t n = 1; n <= 16; n += 5) {
+            const struct backend_job best = {.kind = BACKEND_MAIN,
+                                             .seq = t[0].seq,
+                                             .position = p,
+                                             .tokens = n,
+                                             .ids = t[0].ids + p,
+                                             .logits_from = 0,
+                                             .best_only = true};
+            bed_run(&bed, 0, &best);
+            for (uint32_t r = 0; r < n && r < 4; r++)
+                assert_int_equal(ops->best(bed.b, 0, r), argmax(want + r * vocab, vocab));
+        }
         struct backend_job jobs[LANES];
         for (uint32_t i = 0; i < LANES; i++)
             jobs[i] = (struct backend_job){.kind = BACKEND_MAIN,

@@ -49,6 +49,7 @@ uint32_t text_go_on(struct bed b, struct text *t, uint32_t more)
                                          .prompt_count = prompt.count,
                                          .max_tokens = more,
                                          .ignore_eos = true,
+                                         .ids_only = more % 2 == 0,
                                          .sampling = SAMPLING_GREEDY,
                                          .on_token = append,
                                          .ctx = t};

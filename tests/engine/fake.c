@@ -263,8 +263,15 @@ static void resume(struct backend *b, uint32_t lane)
 static const float *logits(struct backend *b, uint32_t lane, uint32_t row)
 {
     struct fake_lane *a = &fake_of(b)->lane[lane];
-    assert(a->state == FAKE_READY && row >= a->job.logits_from && row < a->job.tokens);
+    assert(a->state == FAKE_READY && row >= a->job.logits_from && row < a->job.tokens && !a->job.best_only);
     return a->logits[row];
+}
+
+static int32_t best(struct backend *b, uint32_t lane, uint32_t row)
+{
+    struct fake_lane *a = &fake_of(b)->lane[lane];
+    assert(a->state == FAKE_READY && row >= a->job.logits_from && row < a->job.tokens && a->job.best_only);
+    return mtp_draft(a->logits[row], FAKE_VOCAB);
 }
 
 static void cancel(struct backend *b, uint32_t lane)
@@ -283,7 +290,8 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .cancel = cancel,
                                             .kv_bytes = kv_bytes,
                                             .kv_save = kv_save,
-                                            .kv_load = kv_load};
+                                            .kv_load = kv_load,
+                                            .best = best};
 
 /* ---- the flock ---- */
 
