@@ -1,7 +1,7 @@
 // http_test.mjs: the server from outside, byte by byte where it matters. usage: node http_test.mjs BUILD [CASE]
 import assert from 'node:assert/strict';
 import net from 'node:net';
-import { ask, events, post, raw, run, serve, sleep, until } from './support.mjs';
+import { ask, build, events, launch, post, raw, run, serve, sleep, until } from './support.mjs';
 
 const server = await serve('--lanes', '2', '--queue', '2', '--request-timeout', '2', '--idle-timeout', '3', '--max-body', '1',
     '--cors', 'https://chat.example', '--connections', '40');
@@ -319,6 +319,43 @@ const cases = {
         await until('it runs', async () => (await metrics()).running === 1);
         socket.destroy();
         await idle();
+    },
+    async 'a stream that waits says that it is alive'() {
+        await idle();
+        const leave = new AbortController();
+        const [, , third] = await Promise.all([1, 2, 3].map(() => chat(endless({ stream: true }), { signal: leave.signal })));
+        const reader = third.body.getReader();
+        let text = '';
+        const deadline = Date.now() + 8000;
+        while (!text.includes('\n: waiting\n\n') && Date.now() < deadline) text += Buffer.from((await reader.read()).value).toString();
+        assert.match(text, /^data: \{[^\n]*"role":"assistant"[^\n]*\n\n: waiting\n\n/);
+        leave.abort();
+        await idle();
+    },
+    async 'while the model loads: how far it is, and no other answer'() {
+        const other = await launch(`${build}/tests/scripted-server`, 'models/duckling', 'slow');
+        const seen = [];
+        await until('it is loaded', async () => {
+            const r = await fetch(`${other.url}/health`), health = await r.json();
+            if (r.status === 200) return true;
+            assert.equal(r.status, 503);
+            assert.ok(Number(r.headers.get('retry-after')) > 0);
+            assert.deepEqual([health.status, health.error.code], ['loading', 'loading']);
+            seen.push(health);
+            if (seen.length === 3) {
+                const early = await post(other, '/v1/chat/completions', ask('Hello'));
+                assert.equal(early.status, 503);
+                assert.equal((await early.json()).error.code, 'loading');
+                assert.equal((await fetch(`${other.url}/v1/models`)).status, 200);
+                assert.match(await (await fetch(`${other.url}/metrics`)).text(), /\nduckd_ready 0\n/);
+            }
+        });
+        const percents = seen.map((h) => h.percent), etas = seen.map((h) => h.eta_s).filter((eta) => eta !== null);
+        assert.deepEqual(percents, [...percents].sort((a, b) => a - b));
+        assert.ok(percents.at(-1) > 50 && percents.at(-1) <= 100, `${percents}`);
+        assert.ok(etas.length > 1 && etas.at(-1) < etas[0] && etas[0] < 20, `${etas}`);
+        assert.match(await (await fetch(`${other.url}/metrics`)).text(), /\nduckd_ready 1\n/);
+        await other.stop();
     },
     async 'connect and close, a thousand times'() {
         for (let i = 0; i < 50; i++) {

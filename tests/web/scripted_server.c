@@ -1,21 +1,39 @@
-/* scripted_server.c: the HTTP server in front of the scripted model. usage: scripted-server DIR [v31] */
+/* scripted_server.c: the HTTP server in front of the scripted model. usage: scripted-server DIR [v31 | slow]
+ * slow: it loads for two seconds. */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <time.h>
 
+#include "host/util/log.h"
 #include "tests/web/script.h"
+
+static int load_slowly(void *ctx, struct engine **out, struct error *err)
+{
+    const struct timespec step = {.tv_nsec = 100000000};
+    struct progress p;
+    progress_begin(&p, "loading", "MB", 20, 1);
+    for (int i = 0; i < 20; i++) {
+        progress_update(&p, i);
+        nanosleep(&step, NULL);
+    }
+    progress_end(&p);
+    return script_load(ctx, out, err);
+}
 
 int main(int argc, char **argv)
 {
     struct script *s = NULL;
     struct chat_encoding chat;
     struct error err;
-    int rc = argc < 2 ? error_set(&err, -EINVAL, "usage: scripted-server DIR [v31]")
+    int rc = argc < 2 ? error_set(&err, -EINVAL, "usage: scripted-server DIR [v31 | slow]")
                       : script_open(&s, argv[1], 1000000, &err); // tokens come one by one, as from a model
     if (!rc)
         rc = chat_encoding_init(&chat, script_tokenizer(s), script_config(s)->bos_id,
                                 script_config(s)->eos_id[0], &err);
     if (!rc) {
-        if (argc > 2) chat.tools = CHAT_TOOLS_V31;
+        const char *how = argc > 2 ? argv[2] : "";
+        if (!strcmp(how, "v31")) chat.tools = CHAT_TOOLS_V31;
         const struct http_options o = {.listen = "127.0.0.1:0",
                                        .model_name = "script",
                                        .lanes = SCRIPT_LANES,
@@ -29,7 +47,7 @@ int main(int argc, char **argv)
                                        .tokenizer = script_tokenizer(s),
                                        .chat = &chat,
                                        .sampling = SAMPLING_GREEDY,
-                                       .load = script_load,
+                                       .load = strcmp(how, "slow") ? script_load : load_slowly,
                                        .ctx = s};
         rc = http_serve(&o, &err);
     }

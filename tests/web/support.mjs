@@ -17,6 +17,13 @@ export function serveScript(...options) {
 }
 
 async function start(program, ...options) {
+    const server = await launch(program, ...options);
+    await until('the model is loaded', async () => (await fetch(`${server.url}/health`)).status === 200, 60000);
+    return server;
+}
+
+// Resolves when it listens, the model loaded or not.
+export async function launch(program, ...options) {
     const child = spawn(program, options, { stdio: ['ignore', 'ignore', 'pipe'] });
     const server = { child, log: '', exited: null };
     const exit = new Promise((resolve) => child.on('exit', (code, signal) => {
@@ -35,10 +42,6 @@ async function start(program, ...options) {
         }
         if (server.exited || Date.now() > deadline) throw new Error(`no server: ${server.log}`);
         await sleep(20);
-    }
-    while ((await fetch(`${server.url}/health`)).status !== 200) {
-        if (Date.now() > deadline) throw new Error(`not loaded in time: ${server.log}`);
-        await sleep(50);
     }
     server.ended = exit;
     server.stop = async (signal = 'SIGTERM') => {
