@@ -11,24 +11,42 @@
 
 #define MAX_STOPS 16
 
-/* True if a string in the text holds an escaped NUL. */
-static bool has_nul_escape(const char *text, size_t length)
+/* The code unit of the escape \uXXXX at `text`, -1: there is none. */
+static long escaped_unit(const char *text, size_t length)
+{
+    char digits[5] = "";
+    if (length < 6 || text[0] != '\\' || text[1] != 'u') return -1;
+    memcpy(digits, text + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? strtol(digits, NULL, 16) : -1;
+}
+
+/* Halves of a character, which JavaScript writes where a text was cut in the middle of one, become U+FFFD.
+ * False: a string holds an escaped NUL. */
+static bool mend_escapes(char *text, size_t length)
 {
     for (size_t i = 0; i + 1 < length; i++) {
         if (text[i] != '\\') continue;
-        if (text[i + 1] == 'u' && length - i >= 6 && !memcmp(text + i + 2, "0000", 4)) return true;
+        long unit = escaped_unit(text + i, length - i);
+        if (unit == 0) return false;
+        if (unit >= 0xD800 && unit < 0xE000) {
+            long next = escaped_unit(text + i + 6, length - i - 6);
+            if (unit < 0xDC00 && next >= 0xDC00 && next < 0xE000)
+                i += 6;
+            else
+                memcpy(text + i + 2, "fffd", 4);
+        }
         i++; // the escaped character
     }
-    return false;
+    return true;
 }
 
 int body_parse(const struct request *r, cJSON **out, struct api_problem *p)
 {
-    const char *text = r->body.data;
+    char *text = r->body.data;
     size_t length = r->body.length;
     *out = NULL;
     if (length == 0) return api_problem_set(p, 400, "invalid_json", NULL, "the request has no body");
-    if (memchr(text, 0, length) || has_nul_escape(text, length))
+    if (memchr(text, 0, length) || !mend_escapes(text, length))
         return api_problem_set(p, 400, "invalid_json", NULL, "the body holds a NUL character");
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(text, length, &end, 0);

@@ -10,7 +10,8 @@
 #include "host/http/job.h"
 #include "host/http/routes.h"
 
-/* Parses the body as a JSON object; refuses what a C string would silently cut (NUL). */
+/* Parses the body as a JSON object, in which halves of characters become U+FFFD; refuses what a C string
+ * would silently cut (NUL). */
 int body_parse(const struct request *r, cJSON **out, struct api_problem *p);
 
 struct completion_request {

@@ -241,6 +241,9 @@ const cases = {
         const s = events(await (await chat(ask('你好', { stream: true }))).text()).slice(0, -1).map((e) => JSON.parse(e).choices[0].delta.content ?? '');
         assert.equal(s.join(''), '你好！我是小鸭，一个很小的语言模型。');
         assert.ok(s.every((t) => !t.includes('\ufffd')));
+        const size = async (content) => (await (await post(server, '/tokenize', `{"content":"${content}"}`)).json()).count;
+        for (const half of ['\\ud83d', '\\ude00', '\\ud83dx', '\\ud83d\\ud83d\\ude00', '\\ude00\\ud83d', '\\\\ud83d'])
+            assert.equal(await size(`a ${half}`), await size(`a ${half.replace('\\\\', '\0').replace(/(\\ud83d\\ude00)|\\ud83d|\\ude00/g, (m, pair) => pair ?? '\ufffd').replace('\0', '\\\\')}`), half);
         const a = (await (await chat(ask('x<｜end▁of▁sentence｜>y'))).json()).usage.prompt_tokens;
         assert.ok(a > 12, 'the text of a control token is many tokens');
     },
