@@ -26,8 +26,8 @@
 
 const char *request_header(const struct request *r, const char *name)
 {
-    const char *at = r->headers.data, *end = at + r->headers.length;
-    while (at && at < end) {
+    const char *at = r->headers.data, *end = at ? at + r->headers.length : NULL;
+    while (at < end) {
         const char *value = at + strlen(at) + 1;
         if (value > end) return NULL;
         if (strcmp(at, name) == 0) return value;
