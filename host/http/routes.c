@@ -44,6 +44,8 @@ int(api_problem_set)(struct api_problem *p, int status, const char *code, const 
     va_start(args, format);
     vsnprintf(p->text.text, sizeof p->text.text, format, args);
     va_end(args);
+    for (char *at = p->text.text; *at; at++) // it may quote what the client wrote
+        if ((unsigned char)*at < ' ') *at = ' ';
     return -EINVAL;
 }
 
