@@ -6,13 +6,7 @@
 pages=/sys/kernel/mm/hugepages/hugepages-2048kB
 [ -w "$pages/nr_hugepages" ] || skip "needs root and a kernel with 2 MiB pages, to reserve some"
 before=$(cat "$pages/nr_hugepages")
-unreserve() {
-    local status=$?
-    echo "$before" >"$pages/nr_hugepages"
-    (exit $status)
-    cleanup
-}
-trap unreserve EXIT
+trap 'status=$?; echo "$before" >"$pages/nr_hugepages"; (exit $status) || cleanup; cleanup' EXIT
 memif_flock false
 sed -i 's/"memory_mb": 64/"huge_pages": true/' "$work/flock"
 "$build/tests/duck-dpdk" "net_memif0,role=server,$memif" 10.21.0.101 "$(cat "$work/key")" 64 >"$work/duck.log" 2>&1 &
