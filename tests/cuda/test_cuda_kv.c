@@ -55,7 +55,7 @@ static void same_row(struct bed *bed, backend_seq seq, const int32_t *ids, uint3
                      const float *want, const char *what)
 {
     float *got = row_at(bed, seq, ids, position);
-    if (memcmp(got, want, bed->model.config.vocab_size * sizeof *got))
+    if (memcmp(got, want, bed->model.config.vocab_size * sizeof *got) != 0)
         fail_msg("%s: other logits at position %u", what, position);
     free(got);
 }
