@@ -79,6 +79,7 @@ struct backend_job {
     uint32_t logits_from; // logits are made for rows >= this; = tokens: for none
     bool best_only;       // of rows with logits only best() is asked for, not logits()
     uint32_t hidden_from; // MAIN: rows >= this leave their hidden state for MTP jobs, others need not
+    bool draft;           // MTP: guess() will be asked for; only where ops->guess. Logits are made besides it
     uint32_t first_key;   // MTP: attention begins at this position, a multiple of BACKEND_KEY_UNIT. Not 0:
                           // only where ops->mtp_window
 };
@@ -99,6 +100,9 @@ struct backend_ops {
     void (*resume)(struct backend *b, uint32_t lane);
     /* After DONE: (vocab) fp32 logits of row `row` >= logits_from, valid until the lane's next start. */
     const float *(*logits)(struct backend *b, uint32_t lane, uint32_t row);
+    /* After DONE of a job with `draft`: the token that follows its last row, by an arithmetic that may be
+     * rougher than the logits'. NULL: this backend has none, drafts come from logits. */
+    int32_t (*guess)(struct backend *b, uint32_t lane);
     /* Drop a started job wherever it is; the lane is free afterwards. */
     void (*cancel)(struct backend *b, uint32_t lane);
     void (*set_probe)(struct backend *b, const struct backend_probe *probe); // NULL: none

@@ -133,6 +133,7 @@ static void start_chunks(struct generation *g, const struct backend_job *job, en
     struct backend_job first = *job, second = sequence_job_behind(*job, chunk);
     uint32_t lane = g->lane[1] != LANE_NONE ? g->lane[1] : g->borrowed;
     first.tokens = first.logits_from = chunk;
+    first.draft = false;
     start_one(g, &first, part);
     if (g->failure) return;
     int rc = lanes_start(g->engine->lanes, lane, &second, g->lane[0], &g->result.error);
@@ -194,7 +195,9 @@ static void begin_mtp(struct generation *g)
         g->catching_up = true;
     }
     g->rows = sequence_mtp_rows(s);
-    struct backend_job job = sequence_mtp_job(s, g->rows, g->drafting ? g->rows - 1 : g->rows);
+    bool guess = g->drafting && g->engine->backend->ops->guess;
+    struct backend_job job = sequence_mtp_job(s, g->rows, g->drafting && !guess ? g->rows - 1 : g->rows);
+    job.draft = guess;
     start_chunks(g, &job, ROUND_MTP);
 }
 
@@ -312,9 +315,13 @@ static void after_mtp(struct generation *g)
     struct backend *b = g->engine->backend;
     g->sequence.mtp_done += g->rows;
     if (!g->drafting) return;
-    g->draft = g->sequence.best_mtp ? b->ops->best(b, g->last.lane, g->last.row)
-                                    : mtp_draft(b->ops->logits(b, g->last.lane, g->last.row),
-                                                g->engine->model->config.vocab_size);
+    if (b->ops->guess)
+        g->draft = b->ops->guess(b, g->last.lane);
+    else if (g->sequence.best_mtp)
+        g->draft = b->ops->best(b, g->last.lane, g->last.row);
+    else
+        g->draft =
+            mtp_draft(b->ops->logits(b, g->last.lane, g->last.row), g->engine->model->config.vocab_size);
     g->have_draft = g->draft >= 0;
     if (g->have_draft) return;
     error_set(&g->result.error, -EDOM,

@@ -208,7 +208,7 @@ static void finish_job(struct fake *f, struct fake_lane *a)
     for (uint32_t i = 0; i < a->job.tokens; i++) {
         if (a->job.kind == BACKEND_MAIN)
             s->kv.hidden[a->job.position + i] = i < a->job.hidden_from ? FAKE_NOTHING : a->h[i];
-        if (i < a->job.logits_from) continue;
+        if (i < a->job.logits_from && !(a->job.draft && i + 1 == a->job.tokens)) continue;
         head(a->h[i], a->ids[i], a->logits[i]);
         if (is_sick(f, a, SICK_NAN) && f->sick_position == a->job.position + i) a->logits[i][7] = NAN;
     }
@@ -274,6 +274,13 @@ static int32_t best(struct backend *b, uint32_t lane, uint32_t row)
     return mtp_draft(a->logits[row], FAKE_VOCAB);
 }
 
+static int32_t guess(struct backend *b, uint32_t lane)
+{
+    struct fake_lane *a = &fake_of(b)->lane[lane];
+    assert(a->state == FAKE_READY && a->job.draft);
+    return mtp_draft(a->logits[a->job.tokens - 1], FAKE_VOCAB);
+}
+
 static void cancel(struct backend *b, uint32_t lane)
 {
     fake_of(b)->lane[lane].state = FAKE_FREE;
@@ -287,6 +294,7 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .poll = poll,
                                             .resume = resume,
                                             .logits = logits,
+                                            .guess = guess,
                                             .cancel = cancel,
                                             .kv_bytes = kv_bytes,
                                             .kv_save = kv_save,

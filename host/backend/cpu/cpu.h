@@ -7,6 +7,7 @@
 
 #include "host/backend/backend.h"
 #include "host/backend/cpu/attention.h"
+#include "host/backend/cpu/draft_head.h"
 #include "host/backend/cpu/indexer.h"
 #include "host/backend/cpu/kv.h"
 #include "host/backend/cpu/linear.h"
@@ -31,6 +32,7 @@ struct cpu_mtp {
     struct weight embed;
     struct linear own_head;
     const struct linear *head; // own_head, or the main one
+    struct draft_head draft;   // the same, rounded
 };
 
 enum lane_state { LANE_FREE, LANE_READY, LANE_PUBLISHED, LANE_DONE, LANE_FAILED };
@@ -48,6 +50,7 @@ struct cpu_lane {
     float *expert_weights;
     float *cosines, *sines; // (max_tokens, rope / 2)
     float *logits;          // (max_tokens, vocab rounded up to 8), from row logits_from
+    int32_t guess;          // of a job with a draft
     struct error error;
 };
 

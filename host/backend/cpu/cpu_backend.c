@@ -192,6 +192,8 @@ static int check_job(struct cpu_backend *b, const struct backend_job *job, struc
         if (job->ids[i] < 0 || (uint32_t)job->ids[i] >= b->c->vocab_size)
             return error_set(err, -EINVAL, "job: token %d at position %u, must be 0 to %u", job->ids[i],
                              job->position + i, b->c->vocab_size - 1);
+    if (job->kind == BACKEND_MAIN && job->draft)
+        return error_set(err, -EINVAL, "job: only the MTP layer makes drafts");
     if (job->kind == BACKEND_MAIN) return 0;
     if (!b->with_mtp) return error_set(err, -EINVAL, "job: the MTP layer was not loaded");
     if (job->first_key % KV_TILE || job->first_key > job->position)
@@ -299,6 +301,13 @@ static const float *cpu_logits(struct backend *base, uint32_t lane, uint32_t row
     return l->logits + (size_t)(row - l->job.logits_from) * 8 * b->head.panels;
 }
 
+static int32_t cpu_guess(struct backend *base, uint32_t lane)
+{
+    const struct cpu_lane *l = lane_of(base, lane);
+    assert(l->state == LANE_DONE && l->job.draft);
+    return l->guess;
+}
+
 static void cpu_cancel(struct backend *base, uint32_t lane)
 {
     lane_of(base, lane)->state = LANE_FREE;
@@ -328,6 +337,7 @@ const struct backend_ops backend_cpu = {.name = "cpu",
                                         .poll = cpu_poll,
                                         .resume = cpu_resume,
                                         .logits = cpu_logits,
+                                        .guess = cpu_guess,
                                         .cancel = cpu_cancel,
                                         .set_probe = cpu_set_probe,
                                         .copy_position = cpu_copy_position,

@@ -75,6 +75,7 @@ int cpu_finish(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
     } else {
         cpu_probe_rows(b, l, "mtp_hidden", b->c->layers, l->h, NULL, n, n);
     }
+    if (l->job.draft) l->guess = draft_head_best(&b->mtp.draft, l->x + (tokens - 1) * n, b->pool);
     if (from >= tokens) return 0;
     const struct product p = {head, cpu_input(head, l->x, b->s.xs) + from * n, n, l->logits,
                               8 * head->panels};

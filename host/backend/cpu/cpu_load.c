@@ -130,11 +130,17 @@ static int load_mtp(struct cpu_backend *b, struct error *err)
     if (checkpoint_find(ck, name))
         e = checkpoint_matrix(ck, &m->embed, c->vocab_size, hidden, err, "%s", name);
     m->head = &b->head;
+    struct weight head;
     snprintf(name, sizeof name, "%sshared_head.head.weight", p);
     if (!e && checkpoint_find(ck, name)) {
         e = load_matrix(b, &m->own_head, c->vocab_size, hidden, "", name, err);
         m->head = &m->own_head;
+    } else {
+        snprintf(name, sizeof name, "lm_head.weight");
     }
+    if (!e) e = checkpoint_matrix(ck, &head, c->vocab_size, hidden, err, "%s", name);
+    if (!e) e = draft_head_load(&m->draft, &head, b->pool, err);
+    if (!e) b->weight_bytes += draft_head_bytes(&m->draft);
     return e;
 }
 
@@ -176,4 +182,5 @@ void cpu_unload(struct cpu_backend *b)
     linear_free(&b->head);
     linear_free(&b->mtp.eh_proj);
     linear_free(&b->mtp.own_head);
+    draft_head_free(&b->mtp.draft);
 }
