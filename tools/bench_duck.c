@@ -15,7 +15,18 @@
 #include "host/util/pool.h"
 #include "tools/bench_limits.h"
 
-enum row { READ, FMA, L2_OURS, L2_PLAIN, STEP, HIDDEN, DOWN, PLAIN, ROWS }; // HIDDEN, DOWN: parts of STEP
+enum row {
+    READ,
+    FMA,
+    FMA512,
+    L2_OURS,
+    L2_PLAIN,
+    STEP,
+    HIDDEN,
+    DOWN,
+    PLAIN,
+    ROWS
+}; // HIDDEN, DOWN: parts of STEP
 enum { CACHED_PANELS = 4, FMA_ROUNDS = 2000, CACHED_PASSES = 8, MAX_REPEATS = 101 };
 
 struct options {
@@ -42,8 +53,8 @@ struct bench {
 };
 
 static const char *const row_names[ROWS] = {
-    "plain reading", "FMA peak (AVX2)", "dot, in L2", "plain F16C, in L2",
-    "duck step",     "  gate and up",   "  down",     "plain F16C GEMV"};
+    "plain reading", "FMA peak (AVX2)", "FMA peak (AVX-512)", "dot, in L2", "plain F16C, in L2", "duck step",
+    "  gate and up", "  down",          "plain F16C GEMV"};
 static volatile uint64_t sink;
 
 static uint32_t below(struct bench *b, uint32_t n) // xorshift64
@@ -98,6 +109,12 @@ static void fma_share(void *arg, size_t task, unsigned worker)
 {
     (void)arg, (void)task, (void)worker;
     sink += (uint64_t)limits_fma(FMA_ROUNDS);
+}
+
+static void fma512_share(void *arg, size_t task, unsigned worker)
+{
+    (void)arg, (void)task, (void)worker;
+    sink += (uint64_t)limits_fma512(FMA_ROUNDS);
 }
 
 /* Each task its own panels, which stay in its core's cache. */
@@ -176,6 +193,9 @@ static void run_row(struct bench *b, enum row row)
         break;
     case FMA:
         pool_run(b->pool, fma_share, b, b->o.threads);
+        break;
+    case FMA512:
+        if (limits_has_avx512()) pool_run(b->pool, fma512_share, b, b->o.threads);
         break;
     case L2_OURS:
         pool_run(b->pool, cached_dot, b, b->o.threads);
@@ -341,6 +361,7 @@ static void report(struct bench *b)
     gb[DOWN] = (double)b->step_bytes / 3 / time[DOWN] * 1e-9;
     gb[PLAIN] = macs * 9 / 8 / time[PLAIN] * 1e-9;
     gflop[FMA] = (double)FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads / time[FMA] * 1e-9;
+    gflop[FMA512] = 2.0 * FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads / time[FMA512] * 1e-9;
     gflop[L2_OURS] = cached * 8 / 9 * 2 / time[L2_OURS] * 1e-9;
     gflop[L2_PLAIN] = cached * 8 / 9 * 2 / time[L2_PLAIN] * 1e-9;
     gflop[STEP] = 2 * macs * o->tokens / time[STEP] * 1e-9;
@@ -358,6 +379,7 @@ static void report(struct bench *b)
             o->threads > 1 ? "s" : "", b->kernels->name, o->repeats, "", "time (us)", "GB/s", "of read",
             "GFLOP/s", "of FMA");
     for (int row = 0; row < ROWS; row++) {
+        if (row == FMA512 && !limits_has_avx512()) continue;
         double read = 100 * gb[row] / gb[READ], fma = 100 * gflop[row] / gflop[FMA];
         if (o->csv)
             printf("%u,%u,%u,%u,%u,%u,%s,\"%s\",%.2f,%.2f,%.1f,%.2f,%.1f\n", o->hidden, o->width, o->experts,

@@ -12,6 +12,9 @@ uint64_t limits_read(const uint8_t *p, size_t bytes);
 /* rounds x LIMITS_FMA_FLOPS fp32 operations on independent registers. */
 enum { LIMITS_FMA_FLOPS = 12 * 8 * 2 * 16 };
 float limits_fma(size_t rounds);
+/* Twice the operations in vectors twice as wide; only where there are such vectors. */
+float limits_fma512(size_t rounds);
+int limits_has_avx512(void);
 
 /* The formulation without any of fp9's layout: bodies (rows, cols) and sign bits (rows, cols / 8) apart,
  * widened to half floats, vcvtph2ps, FMA, no prefetch. cols: a multiple of 32. Returns the sum of all rows.
