@@ -62,6 +62,21 @@ static void dealing_free(struct dealing *d)
     free(d->origin);
 }
 
+/* A step through 0 .. count - 1 that meets every number once and puts neighbours far apart. */
+static uint32_t stride(uint32_t count)
+{
+    uint32_t s = (uint32_t)(0.618 * count + 0.5);
+    for (;; s++) {
+        uint32_t a = count, b = s;
+        while (b > 0) {
+            uint32_t r = a % b;
+            a = b;
+            b = r;
+        }
+        if (a == 1) return s;
+    }
+}
+
 static void count_slices(struct dealing *d, const struct plan *p)
 {
     for (uint32_t b = 0; b < p->banks; b++) {
@@ -76,7 +91,7 @@ static void count_slices(struct dealing *d, const struct plan *p)
             alike++;
             if (i < b) before++;
         }
-        c->phase = ((double)before + 0.5) / alike - 0.5;
+        c->phase = ((double)((uint64_t)before * stride(alike) % alike) + 0.5) / alike - 0.5;
     }
 }
 
