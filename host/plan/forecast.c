@@ -10,13 +10,42 @@
 #define GIB 1073741824.0
 #define MOST_CHUNKS 4096.0
 #define HOST_PART 0.75 // of host memory may hold experts; the rest is for the system and the page cache
+#define GPU_PART 0.95  // of GPU memory may be filled; the rest is for activations and workspace
 
 static double lanes_of(const struct forecast_inputs *in)
 {
     return in->dual_lane > 0 ? 2 : 1;
 }
 
+/* Bytes of everything but routed experts on the GPU (without one, in the host's memory). */
+static double attention_bytes(const struct model_config *c, const struct forecast_inputs *in)
+{
+    struct forecast_work w = forecast_work(c, in);
+    double shared = in->shared_on_gpu > 0 ? w.moe_layers * c->shared_experts * w.expert : 0;
+    double cache = (in->prompt_tokens + in->output_tokens) * w.kv_values * w.attention_layers * in->kv_bytes;
+    return w.attention_layers * (w.attention + w.indexer) + 2 * w.moe_layers * w.router +
+           c->first_dense_layers * w.dense + w.mtp_projection + 2 * w.head + shared + cache;
+}
+
 /* ---- slices ---- */
+
+/* What a duck may hold, in bytes as the plan counts them: 9 bits a weight. */
+static double room(const struct model_config *c, const struct forecast_inputs *in, uint32_t duck)
+{
+    struct duck_hardware h = forecast_duck(in, duck);
+    double bytes = h.memory_gib * GIB;
+    if (h.place == DUCK_HOST) bytes *= HOST_PART;
+    if (h.place == DUCK_GPU)
+        return fmax(bytes * GPU_PART - attention_bytes(c, in), 1) * 9 / in->checkpoint_bits;
+    return bytes * 9 / in->expert_bits;
+}
+
+/* Of all experts, likewise. */
+static double all_bytes(const struct model_config *c, const struct forecast_inputs *in)
+{
+    struct forecast_work w = forecast_work(c, in);
+    return w.moe_layers * (c->experts + (in->shared_on_gpu > 0 ? 0 : c->shared_experts)) * w.expert * 9 / 8;
+}
 
 /* The flock's plan of the MoE layers. `memory`: what a duck may hold, unlimited or not. */
 static int make_plan(struct plan *out, const struct model_config *c, const struct forecast_inputs *in,
@@ -26,16 +55,20 @@ static int make_plan(struct plan *out, const struct model_config *c, const struc
     moe.layers = c->layers - c->first_dense_layers;
     moe.first_dense_layers = 0;
     if (in->shared_on_gpu > 0) moe.shared_experts = 0;
-    uint32_t ducks = (uint32_t)in->ducks, all = ducks + (in->host_duck > 0 ? 1 : 0);
+    uint32_t all = forecast_ducks(in);
     struct plan_duck *duck = calloc(all, sizeof *duck);
     if (!duck) return error_set(err, -ENOMEM, "no memory for %u ducks", all);
-    // The plan counts 9 bits a weight: other formats are told to it as more or less memory.
-    double scale = 9 / in->expert_bits;
+    double others = 0;
     for (uint32_t i = 0; i < all; i++) {
         struct duck_hardware h = forecast_duck(in, i);
-        double memory = i >= ducks ? h.memory_gib * HOST_PART : h.memory_gib;
         duck[i].weight = h.bandwidth_gb_s;
-        duck[i].memory_bytes = limited ? (uint64_t)(memory * GIB * scale) : UINT64_MAX;
+        duck[i].memory_bytes = limited ? (uint64_t)room(c, in, i) : UINT64_MAX;
+        if (h.place == DUCK_GPU) { // far quicker than its memory is large: it gets what fits
+            double part = fmin(room(c, in, i) / all_bytes(c, in), 0.5);
+            duck[i].weight = others * part / (1 - part);
+            duck[i].memory_bytes = UINT64_MAX;
+        }
+        others += duck[i].weight;
     }
     int rc = plan_make(out, &moe, in->mtp > 0 && c->mtp_layers > 0, duck, all, err);
     free(duck);
@@ -59,28 +92,32 @@ static void add_fit(struct forecast *f, const char *where, double needs, double 
     f->fits = f->fits && needs <= has;
 }
 
+/* `whole`: what the ducks of the network hold. */
 static void judge_fit(struct forecast *f, const struct model_config *c, const struct forecast_inputs *in,
-                      const struct plan *p)
+                      const struct plan *p, const struct plan *whole)
 {
     struct forecast_work w = forecast_work(c, in);
-    double shared = in->shared_on_gpu > 0 ? w.moe_layers * c->shared_experts * w.expert : 0;
-    double cache = (in->prompt_tokens + in->output_tokens) * w.kv_values * w.attention_layers * in->kv_bytes;
-    double attention = w.attention_layers * (w.attention + w.indexer) + 2 * w.moe_layers * w.router +
-                       c->first_dense_layers * w.dense + w.mtp_projection + 2 * w.head + shared + cache;
-    double fullest = 0, room = 1, host = 2 * w.head; // the embedding is looked up on the host
+    double attention = attention_bytes(c, in);
+    double fullest = 0, most = 1, host = 2 * w.head; // the embedding is looked up on the host
     for (uint32_t i = 0; i < (uint32_t)in->ducks; i++) {
-        double needs = duck_bytes(p, in, i), has = forecast_duck(in, i).memory_gib * GIB;
-        if (needs * room <= fullest * has) continue;
+        double needs = duck_bytes(whole, in, i), has = forecast_duck(in, i).memory_gib * GIB;
+        if (needs * most <= fullest * has) continue;
         fullest = needs;
-        room = has;
+        most = has;
     }
-    if (in->host_duck > 0) host += duck_bytes(p, in, (uint32_t)in->ducks) / HOST_PART;
+    for (uint32_t i = (uint32_t)in->ducks; i < forecast_ducks(in); i++) {
+        double bytes = duck_bytes(p, in, i);
+        if (forecast_duck(in, i).place == DUCK_HOST)
+            host += bytes / HOST_PART;
+        else
+            attention += bytes * in->checkpoint_bits / in->expert_bits;
+    }
     f->fits = true;
     if (in->gpu > 0)
         add_fit(f, "GPU", attention, in->gpu_memory_gib * GIB);
     else
         host += attention;
-    add_fit(f, "fullest duck", fullest, room);
+    add_fit(f, "fullest duck", fullest, most);
     add_fit(f, "host", host, in->host_memory_gib * GIB);
 }
 
@@ -110,12 +147,17 @@ static void cold_start(struct forecast *f, const struct model_config *c, const s
 
 /* ---- prefill ---- */
 
-static int prefill(struct forecast *f, struct sim *s, const struct model_config *c,
-                   const struct forecast_inputs *in, struct error *err)
+static int prefill(struct forecast *f, const struct model_config *c, const struct forecast_inputs *in,
+                   const struct plan *p, struct error *err)
 {
+    struct sim *s = sim_open(c, in, p);
     uint32_t chunks = (uint32_t)ceil(in->prompt_tokens / in->prefill_chunk);
     struct sim_job *job = calloc(chunks, sizeof *job);
-    if (!job) return error_set(err, -ENOMEM, "no memory for %u chunks", chunks);
+    if (!job || !s) {
+        free(job);
+        sim_close(s);
+        return error_set(err, -ENOMEM, "no memory for %u chunks", chunks);
+    }
     uint32_t last = in->mtp > 0 && c->mtp_layers > 0 ? c->layers : c->layers - 1;
     for (uint32_t i = 0; i < chunks; i++) {
         double from = i * in->prefill_chunk, to = fmin(from + in->prefill_chunk, in->prompt_tokens);
@@ -128,6 +170,7 @@ static int prefill(struct forecast *f, struct sim *s, const struct model_config 
     // One prompt's chunks overlap only where steps may: the reference computes one after the other.
     double end = sim_run(s, job, chunks, in->back_to_back > 0 ? (uint32_t)lanes_of(in) : 1);
     free(job);
+    sim_close(s);
     if (end < 0) return error_set(err, -ENOMEM, "no memory for %u chunks", chunks);
     f->ttft_s = end;
     f->prefill_tok_s = in->prompt_tokens / end;
@@ -223,6 +266,34 @@ static int find_bottleneck(struct forecast *f, const struct model_config *c, con
     return 0;
 }
 
+/* Who holds what. With copies the ducks of the network hold everything, and prefill is theirs alone. */
+struct plans {
+    struct plan decode, whole, *prefill;
+    struct forecast_inputs alone; // the inputs of prefill
+    bool room;                    // as much memory as is needed
+};
+
+static int make_one(struct plan *out, bool *room, const struct model_config *c,
+                    const struct forecast_inputs *in, struct error *err)
+{
+    if (make_plan(out, c, in, true, NULL) == 0) return 0;
+    *room = false; // what it would do with memory enough
+    return make_plan(out, c, in, false, err);
+}
+
+static int make_plans(struct plans *p, const struct model_config *c, const struct forecast_inputs *in,
+                      struct error *err)
+{
+    *p = (struct plans){.prefill = &p->decode, .alone = *in, .room = true};
+    int rc = make_one(&p->decode, &p->room, c, in, err);
+    if (rc || !(in->copies > 0)) return rc;
+    p->alone.host_duck = p->alone.gpu_duck = 0;
+    p->prefill = &p->whole;
+    rc = make_one(&p->whole, &p->room, c, &p->alone, err);
+    if (rc) plan_free(&p->decode);
+    return rc;
+}
+
 int forecast_make(struct forecast *out, const struct model_config *c, const struct forecast_inputs *in,
                   struct error *err)
 {
@@ -240,26 +311,24 @@ int forecast_make(struct forecast *out, const struct model_config *c, const stru
         return error_set(err, -ERANGE,
                          "prompt_tokens %.0f in chunks of prefill_chunk %.0f are more than %.0f",
                          in->prompt_tokens, in->prefill_chunk, MOST_CHUNKS);
-    struct plan limited, *p = &limited, free_plan;
-    bool room = make_plan(&limited, c, in, true, NULL) == 0;
-    if (!room) { // what it would do with memory enough
-        p = &free_plan;
-        if ((rc = make_plan(p, c, in, false, err))) return rc;
+    struct plans p;
+    rc = make_plans(&p, c, in, err);
+    if (rc) return rc;
+    struct sim *s = sim_open(c, in, &p.decode);
+    if (s) {
+        judge_fit(out, c, in, &p.decode, p.prefill);
+        out->fits = out->fits && p.room;
+        cold_start(out, c, in, p.prefill);
+        out->stages = sim_step_alone(s);
+        out->duck_step_mb = out->stages.compute_s * in->duck_bandwidth_gb_s * in->memory_share * 1e3;
+        rc = prefill(out, c, &p.alone, p.prefill, err);
+        if (!rc) decode(out, s, c, in);
+        if (!rc) rc = find_bottleneck(out, c, in, &p.decode, err);
+        sim_close(s);
+    } else {
+        rc = error_set(err, -ENOMEM, "no memory for a forecast of %g ducks", in->ducks);
     }
-    struct sim *s = sim_open(c, in, p);
-    if (!s) {
-        plan_free(p);
-        return error_set(err, -ENOMEM, "no memory for a forecast of %g ducks", in->ducks);
-    }
-    judge_fit(out, c, in, p);
-    out->fits = out->fits && room;
-    cold_start(out, c, in, p);
-    out->stages = sim_step_alone(s);
-    out->duck_step_mb = out->stages.compute_s * in->duck_bandwidth_gb_s * in->memory_share * 1e3;
-    rc = prefill(out, s, c, in, err);
-    if (!rc) decode(out, s, c, in);
-    if (!rc) rc = find_bottleneck(out, c, in, p, err);
-    sim_close(s);
-    plan_free(p);
+    plan_free(&p.decode);
+    if (p.prefill != &p.decode) plan_free(p.prefill);
     return rc;
 }

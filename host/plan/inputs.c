@@ -58,6 +58,8 @@ const struct input_key forecast_keys[] = {
     SWITCH(shared_on_gpu, 0, 1, "the shared expert on the GPU"),
     SWITCH(merged, 0, 1, "an expert that several rows chose is read once"),
     SWITCH(host_duck, 0, 0, "host memory as one more duck"),
+    SWITCH(gpu_duck, 0, 0, "what is free of GPU memory as one more duck"),
+    SWITCH(copies, 0, 0, "what host and GPU hold are copies: prefill leaves it to the ducks"),
     SWITCH(mtp, 1, 1, "one draft a round"),
     SWITCH(indexer, 0, 1, "sparse attention, where the model has it"),
 
@@ -66,6 +68,7 @@ const struct input_key forecast_keys[] = {
     KEY(output_tokens, INPUT_WORK, 1, 1e6, 2037, 2037, 1, "tokens of the answer"),
     KEY(expert_bits, INPUT_WORK, 1, 32, 9, 9, 0, "bits of an expert's weight in duck memory"),
     KEY(checkpoint_bits, INPUT_WORK, 1, 32, 8, 8, 0, "bits of an expert's weight on disk and wire"),
+    KEY(draft_bits, INPUT_WORK, 1, 32, 16, 16, 0, "bits of a weight of the head that drafts come from"),
     KEY(activation_bytes, INPUT_WORK, 1, 4, 2, 2, 0, "bytes of an activation value on the wire"),
     KEY(result_bytes, INPUT_WORK, 1, 4, 4, 4, 0, "bytes of a result value on the wire"),
     KEY(kv_bytes, INPUT_WORK, 1, 4, 2, 2, 0, "bytes of a cached value"),
@@ -163,9 +166,13 @@ static int read_kinds(struct forecast_inputs *in, const cJSON *kinds, const char
 
 struct duck_hardware forecast_duck(const struct forecast_inputs *in, uint32_t duck)
 {
+    uint32_t more = duck - (uint32_t)in->ducks;
+    if (duck >= (uint32_t)in->ducks && in->host_duck > 0 && more == 0)
+        return (struct duck_hardware){in->host_memory_gib, in->host_bandwidth_gb_s, in->host_gflops, INFINITY,
+                                      DUCK_HOST};
     if (duck >= (uint32_t)in->ducks)
-        return (struct duck_hardware){in->host_memory_gib, in->host_bandwidth_gb_s, in->host_gflops,
-                                      INFINITY};
+        return (struct duck_hardware){in->gpu_memory_gib, in->gpu_bandwidth_gb_s, 1e3 * in->gpu_tflops,
+                                      INFINITY, DUCK_GPU};
     struct duck_kind k = {0, 1, 1, 1, 1};
     double end = 0;
     for (unsigned i = 0; i < in->kinds; i++) {
@@ -175,7 +182,12 @@ struct duck_hardware forecast_duck(const struct forecast_inputs *in, uint32_t du
         break;
     }
     return (struct duck_hardware){in->duck_memory_gib * k.memory, in->duck_bandwidth_gb_s * k.bandwidth,
-                                  in->duck_gflops * k.gflops, in->duck_link_gbit_s * k.link};
+                                  in->duck_gflops * k.gflops, in->duck_link_gbit_s * k.link, DUCK_NETWORK};
+}
+
+uint32_t forecast_ducks(const struct forecast_inputs *in)
+{
+    return (uint32_t)in->ducks + (in->host_duck > 0 ? 1 : 0) + (in->gpu_duck > 0 ? 1 : 0);
 }
 
 static int read_members(struct forecast_inputs *in, const cJSON *root, const char *name, struct error *err)
@@ -224,6 +236,8 @@ int forecast_inputs_check(const struct forecast_inputs *in, struct error *err)
     for (unsigned i = 0; i < in->kinds; i++) of_kinds += in->kind[i].ducks;
     if (of_kinds > in->ducks)
         return error_set(err, -EINVAL, "kinds has %g ducks, but there are %g", of_kinds, in->ducks);
+    if (in->gpu_duck > 0 && in->gpu < 1)
+        return error_set(err, -EINVAL, "gpu_duck is 1 and gpu is 0: there is no GPU memory");
     if (in->host_duck > 0 && in->gpu < 1)
         return error_set(err, -EINVAL,
                          "host_duck is 1 and gpu is 0: without a GPU the host's memory serves attention; set "

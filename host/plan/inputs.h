@@ -30,10 +30,11 @@ struct forecast_inputs {
     // software: set by the scheme
     double memory_share, flop_share, gpu_layer_us, step_gap_us, prepare_us, prefill_chunk;
     // scheme: switches
-    double dual_lane, streamed, back_to_back, blocked_prefill, shared_on_gpu, merged, host_duck, mtp, indexer;
+    double dual_lane, streamed, back_to_back, blocked_prefill, shared_on_gpu, merged, host_duck, gpu_duck,
+        copies, mtp, indexer;
     // work
-    double acceptance, prompt_tokens, output_tokens, expert_bits, checkpoint_bits, activation_bytes,
-        result_bytes, kv_bytes;
+    double acceptance, prompt_tokens, output_tokens, expert_bits, checkpoint_bits, draft_bits,
+        activation_bytes, result_bytes, kv_bytes;
 };
 
 enum input_group { INPUT_HARDWARE, INPUT_SOFTWARE, INPUT_SCHEME, INPUT_WORK };
@@ -62,11 +63,16 @@ int forecast_inputs_check(const struct forecast_inputs *in, struct error *err);
 /* The names of a group, separated by spaces. */
 void forecast_inputs_names(enum input_group group, char *out, size_t size);
 
-/* One duck's figures; beyond in->ducks it is the host itself. */
+/* One duck's figures. Behind the in->ducks come those of the scheme without a wire: the host's memory if
+ * host_duck, then the GPU's if gpu_duck (whose weights are fp8 and whose memory is what forecast.c leaves
+ * it). */
+enum duck_place { DUCK_NETWORK, DUCK_HOST, DUCK_GPU };
 struct duck_hardware {
     double memory_gib, bandwidth_gb_s, gflops, link_gbit_s;
+    enum duck_place place;
 };
 struct duck_hardware forecast_duck(const struct forecast_inputs *in, uint32_t duck);
+uint32_t forecast_ducks(const struct forecast_inputs *in); // all of them
 
 double *forecast_input(struct forecast_inputs *in, const struct input_key *key);
 

@@ -13,7 +13,7 @@
 
 struct sim_duck {
     uint32_t domain;
-    bool local; // the host's own cores: no wire
+    enum duck_place place;
     double bandwidth_gb_s, gflops, link_gbit_s;
     double rx_free, core_free, tx_free;
     double busy;
@@ -80,7 +80,7 @@ struct sim *sim_open(const struct model_config *c, const struct forecast_inputs 
         s->duck[i].bandwidth_gb_s = h.bandwidth_gb_s;
         s->duck[i].gflops = h.gflops;
         s->duck[i].link_gbit_s = h.link_gbit_s;
-        s->duck[i].local = i >= (uint32_t)in->ducks;
+        s->duck[i].place = h.place;
         s->duck[i].domain = i % s->domains;
         s->duck[i].at = &s->share[(size_t)i * s->banks];
     }
@@ -124,7 +124,14 @@ static double frame_s(const struct sim *s, double gbit_s)
     return (s->in->frame_bytes + FRAME_OVERHEAD_BYTES) * 8 / (gbit_s * 1e9);
 }
 
-/* ---- a duck ---- */
+/* ---- GPU and ducks ---- */
+
+static double use_gpu(struct sim *s, double ready, double spent)
+{
+    s->gpu_free = fmax(ready, s->gpu_free) + spent;
+    s->gpu_busy += spent;
+    return s->gpu_free;
+}
 
 /* Seconds a duck needs for its part of a step. `shared_part`: of its experts another row has just read. */
 static double compute_s(const struct sim *s, const struct sim_duck *d, double part, double rows,
@@ -134,6 +141,10 @@ static double compute_s(const struct sim *s, const struct sim_duck *d, double pa
     double always = in->shared_on_gpu > 0 ? 0 : s->c->shared_experts;
     double routed = forecast_distinct_experts(s->c, rows) * (1 - already_read);
     double weights = (routed + always) * s->work.expert * part;
+    if (d->place == DUCK_GPU) {
+        double used = rows * (s->c->top_k + always) / (forecast_distinct_experts(s->c, rows) + always);
+        return forecast_dense_s(in, weights, in->checkpoint_bits / 8, used); // rows that use a weight
+    }
     double read = weights * in->expert_bits / 8 / (d->bandwidth_gb_s * in->memory_share * 1e9);
     double multiply =
         2 * rows * (s->c->top_k + always) * s->work.expert * part / (d->gflops * in->flop_share * 1e9);
@@ -157,13 +168,18 @@ static void duck_part(struct sim *s, struct sim_duck *d, uint32_t bank, double r
     const struct forecast_inputs *in = s->in;
     double part = d->at[bank].part;
     if (part <= 0) return;
-    double begin = fmax(arrival, d->core_free) + (d->local ? 0 : in->step_gap_us * 1e-6);
     double work = compute_s(s, d, part, rows, read);
+    if (d->place == DUCK_GPU) {
+        d->core_free = use_gpu(s, arrival, work);
+        s->domain_done[d->domain] = fmax(s->domain_done[d->domain], d->core_free);
+        return;
+    }
+    double begin = fmax(arrival, d->core_free) + (d->place == DUCK_HOST ? 0 : in->step_gap_us * 1e-6);
     d->core_free = begin + work;
     d->busy += work;
     s->stages.gap_s = in->step_gap_us * 1e-6;
     s->stages.compute_s = fmax(s->stages.compute_s, work);
-    if (d->local) {
+    if (d->place == DUCK_HOST) {
         s->domain_done[d->domain] = fmax(s->domain_done[d->domain], d->core_free);
         return;
     }
@@ -198,7 +214,7 @@ static double flock_step(struct sim *s, uint32_t layer, double rows, double star
     for (uint32_t i = 0; i < s->ducks; i++) {
         struct sim_duck *d = &s->duck[i];
         double arrival = sending;
-        if (!d->local) {
+        if (d->place == DUCK_NETWORK) {
             double first = s->up_tx[d->domain] - up + fmin(up, frame_s(s, in->uplink_gbit_s));
             d->rx_free =
                 fmax(fmax(first, d->rx_free) + wire_s(s, payload, d->link_gbit_s), s->up_tx[d->domain]);
@@ -244,13 +260,6 @@ struct sim_stages sim_step_alone(struct sim *s)
 }
 
 /* ---- jobs ---- */
-
-static double use_gpu(struct sim *s, double ready, double spent)
-{
-    s->gpu_free = fmax(ready, s->gpu_free) + spent;
-    s->gpu_busy += spent;
-    return s->gpu_free;
-}
 
 /* One layer of a job that may enter it at `ready`. *left: when the job is through with it on the GPU. A
  * layer's fixed time is the latency of many small kernels in a row: another lane's run meanwhile. */
@@ -311,7 +320,9 @@ static double run_all(struct sim *s, struct sim_job *jobs, struct lane_state *at
         struct lane_state *a = &at[best];
         a->ready = layer_end(s, j, a->layer, when, &a->left[a->layer - j->first]);
         if (a->layer++ < j->last) continue;
-        j->end_s = j->head ? use_gpu(s, a->ready, forecast_dense_s(s->in, s->work.head, 2, 1)) : a->ready;
+        double head_bytes = j->first == s->c->layers ? s->in->draft_bits / 8 : 2;
+        j->end_s =
+            j->head ? use_gpu(s, a->ready, forecast_dense_s(s->in, s->work.head, head_bytes, 1)) : a->ready;
         end = fmax(end, j->end_s);
         done++;
         if (begun < count) {

@@ -28,7 +28,7 @@ struct sim_stages {
 };
 
 struct sim;
-/* The ducks of the plan; the last one is the host itself if in->host_duck. NULL: no memory. */
+/* The ducks of the plan, numbered as forecast_duck() does. NULL: no memory. */
 struct sim *sim_open(const struct model_config *c, const struct forecast_inputs *in, const struct plan *plan);
 void sim_close(struct sim *s);
 

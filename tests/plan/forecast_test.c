@@ -146,6 +146,35 @@ static void two_other_machines_are_predicted(void **state)
     }
 }
 
+/* Prefill likewise: the hardware files hold the rate of bench-duck's step of many tokens. */
+static void their_prefill_is_predicted(void **state)
+{
+    (void)state;
+#define AS_MEASURED AS_LOCAL "flop_share=1 mtp=0 output_tokens=4 "
+    static const struct {
+        const char *what, *hardware, *sets;
+        uint32_t layers;
+        double tok_s;
+    } runs[] = {
+        {"H200, 16 cores as ducks: 1024 tokens", "h200", AS_MEASURED "prompt_tokens=1024", 61, 14.4},
+        {"EPYC, 1 thread, 6 of 61 layers: 256 tokens", "epyc-1thread",
+         AS_MEASURED "gpu=0 kv_bytes=4 prompt_tokens=256 prefill_chunk=256", 6, 5.97},
+    };
+    const uint32_t all = config.layers;
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        char path[400];
+        struct forecast f;
+        struct error err = {""};
+        snprintf(path, sizeof path, SOURCE_DIR "/configs/hardware-%s.json", runs[i].hardware);
+        config.layers = runs[i].layers;
+        if (make_on(&f, path, SCHEME_DUCKD, runs[i].sets, &err)) fail_msg("%s", err.text);
+        config.layers = all;
+        const struct published row = {runs[i].what, runs[i].tok_s, runs[i].tok_s, 0.15, f.prefill_tok_s};
+        print_message("%-45s %6.2f tok/s measured, %6.2f projected\n", row.what, row.low, row.forecast);
+        check(&row);
+    }
+}
+
 static const char *write_hardware(const char *kinds)
 {
     static char path[] = "/tmp/duckd-hardware-XXXXXX";
@@ -224,6 +253,23 @@ static void every_step_of_the_scheme_helps(void **state)
     struct forecast f = forecast(SCHEME_DUCKD, "");
     assert_true(f.decode_tok_s >= 24.5);
     assert_true(forecast(SCHEME_DUCKD, CASE_05).prefill_tok_s >= 80);
+
+    // What holds a part of the experts besides the ducks helps decode, and as copies does not hurt prefill.
+    static const char *const helpers[] = {"host_duck=1", "host_duck=1 gpu_duck=1",
+                                          "host_duck=1 gpu_duck=1 draft_bits=4"};
+    before = f.decode_tok_s;
+    for (size_t i = 0; i < sizeof helpers / sizeof helpers[0]; i++) {
+        char copies[160];
+        struct forecast more = forecast(SCHEME_DUCKD, helpers[i]);
+        snprintf(copies, sizeof copies, "copies=1 prompt_tokens=1481 output_tokens=567 %s", helpers[i]);
+        if (more.decode_tok_s <= before)
+            print_error("%s: %g after %g\n", helpers[i], more.decode_tok_s, before);
+        assert_true(more.fits && more.decode_tok_s > before);
+        before = more.decode_tok_s;
+        more = forecast(SCHEME_DUCKD, copies);
+        assert_true(more.fits && more.prefill_tok_s >= 80);
+    }
+    assert_true(before >= 26);
 }
 
 static void sizes_are_those_counted_by_hand(void **state)
@@ -290,8 +336,9 @@ static void what_ifs_go_the_right_way(void **state)
 static void no_forecast_beats_the_hardware(void **state)
 {
     (void)state;
-    static const char *const sets[] = {"",         "streamed=0",       "back_to_back=0", "dual_lane=0",
-                                       "ducks=31", "gpu_layer_us=900", "host_duck=1",    "domains=1"};
+    static const char *const sets[] = {"",          "streamed=0",       "back_to_back=0", "dual_lane=0",
+                                       "ducks=31",  "gpu_layer_us=900", "host_duck=1",    "domains=1",
+                                       "gpu_duck=1"};
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         struct forecast f = forecast(SCHEME_DUCKD, sets[i]);
         double steps = 2 * (config.layers - config.first_dense_layers);
@@ -322,6 +369,7 @@ static const struct refusal refusals[] = {
      "prompt_tokens 200000 and output_tokens 2037 exceed the model's 163840 positions"},
     {"prompt_tokens=100000 prefill_chunk=1",
      "prompt_tokens 100000 in chunks of prefill_chunk 1 are more than 4096"},
+    {"gpu_duck=1 gpu=0", "gpu_duck is 1 and gpu is 0: there is no GPU memory"},
     {"host_duck=1 gpu=0",
      "host_duck is 1 and gpu is 0: without a GPU the host's memory serves attention; set "
      "one of the two otherwise"},
@@ -343,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_reference_is_reproduced),
         cmocka_unit_test(two_other_machines_are_predicted),
+        cmocka_unit_test(their_prefill_is_predicted),
         cmocka_unit_test(ducks_may_be_unlike),
         cmocka_unit_test(every_step_of_the_scheme_helps),
         cmocka_unit_test(sizes_are_those_counted_by_hand),
