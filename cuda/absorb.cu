@@ -52,6 +52,9 @@ template <int TYPE> struct weights {
     }
 };
 
+/* Groups of 8 columns that four rows need. */
+template <int TYPE> constexpr int column_groups = TYPE == MATRIX_BF16 ? 2 : 1;
+
 /* Blocks of 128 inputs that bf16 or fp8 tiles span: bf16 tiles are half as wide. */
 template <int TYPE> __device__ static inline uint32_t tile_blocks(const matrix &m)
 {
@@ -148,38 +151,35 @@ cudaError_t launch_keys(const shape &s, const keys_args &a, uint32_t rows, cudaS
 /* ---- values ---- */
 
 #define VALUE_WARPS 16u
-#define VALUE_PARTS 4u // groups of splits that are joined beside each other
-#define VALUE_AHEAD 2  // tiles of a warp that are fetched before anything is there to multiply
-#define VALUE_LOADS (ATTENTION_SPLITS / VALUE_PARTS)
+#define VALUE_ROWS 4u // of a block
+#define VALUE_AHEAD 2 // tiles of a warp that are fetched before anything is there to multiply
 
 struct values_kernel_args {
     matrix m;
     attention_args at;
     vec out;
+    uint32_t rows;
 };
 
-/* Weighted sum of a quarter of the splits of 128 latents of a head; a warp. Every lane gets the divisor. */
+/* 128 latents of a head out of the splits' sums; a warp. */
 __device__ static inline float4 join_splits(const shape &s, const attention_args &a, uint32_t r,
-                                            uint32_t head, uint32_t block, uint32_t part, uint32_t splits,
-                                            float &total)
+                                            uint32_t head, uint32_t block, uint32_t splits)
 {
     const uint32_t lane = threadIdx.x & 31;
     const size_t at = ((size_t)r * s.heads + head) * ATTENTION_SPLITS;
-    float4 v[VALUE_LOADS];
+    float4 v[ATTENTION_SPLITS];
 #pragma unroll
-    for (uint32_t i = 0; i < VALUE_LOADS; i++) {
-        const uint32_t split = part * VALUE_LOADS + i;
-        v[i] = split < splits ? load_block(a.part + (at + split) * s.latent, s.latent, block, lane)
-                              : make_float4(0, 0, 0, 0);
-    }
+    for (uint32_t i = 0; i < ATTENTION_SPLITS; i++)
+        v[i] = i < splits ? load_block(a.part + (at + i) * s.latent, s.latent, block, lane)
+                          : make_float4(0, 0, 0, 0);
     const float2 mine =
         lane < splits ? reinterpret_cast<const float2 *>(a.part_ml)[at + lane] : make_float2(-INFINITY, 0.0f);
-    const float weight = expf(mine.x - warp_max(mine.x));
-    total = warp_sum(weight * mine.y);
+    float weight = expf(mine.x - warp_max(mine.x));
+    weight /= warp_sum(weight * mine.y);
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (uint32_t i = 0; i < VALUE_LOADS; i++) { // splits beyond the last have weight 0
-        const float f = __shfl_sync(~0u, weight, part * VALUE_LOADS + i);
+    for (uint32_t i = 0; i < ATTENTION_SPLITS; i++) { // splits beyond the last have weight 0
+        const float f = __shfl_sync(~0u, weight, i);
         sum.x = fmaf(f, v[i].x, sum.x);
         sum.y = fmaf(f, v[i].y, sum.y);
         sum.z = fmaf(f, v[i].z, sum.z);
@@ -188,113 +188,91 @@ __device__ static inline float4 join_splits(const shape &s, const attention_args
     return sum;
 }
 
-/* The block's heads' latents into x: (1 row, heads, blocks). */
-__device__ static void join_heads(const shape &s, const attention_args &a, uint32_t splits, uint32_t r,
-                                  uint32_t head0, uint32_t heads, uint32_t blocks, const vec &x)
-{
-    __shared__ float4 joined[VALUE_PARTS][VALUE_BLOCKS][32];
-    __shared__ float divisor[VALUE_BLOCKS];
-    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, count = heads * blocks;
-    for (uint32_t i = warp; i < count * VALUE_PARTS; i += VALUE_WARPS) {
-        const uint32_t b = i / VALUE_PARTS, part = i % VALUE_PARTS;
-        float total;
-        joined[part][b][lane] = join_splits(s, a, r, head0 + b / blocks, b % blocks, part, splits, total);
-        if (part == 0 && lane == 0) divisor[b] = total;
-    }
-    __syncthreads();
-    for (uint32_t b = warp; b < count; b += VALUE_WARPS) {
-        float4 sum = joined[0][b][lane];
-#pragma unroll
-        for (uint32_t part = 1; part < VALUE_PARTS; part++) {
-            const float4 v = joined[part][b][lane];
-            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-        }
-        const float f = 1.0f / divisor[b];
-        vec_store(x, 0, b, lane, make_float4(sum.x * f, sum.y * f, sum.z * f, sum.w * f));
-    }
-    __syncthreads();
-}
-
-/* A block per 128 outputs (one head or several small ones) and row; two warps a strip. TOGETHER: blocks of a
- * multiprocessor, more than one for more than one row. */
-template <int TYPE, int TOGETHER>
-__global__ void __launch_bounds__(VALUE_WARPS * 32, TOGETHER)
+/* A block per 128 outputs (one head or several small ones) and up to four rows; two warps a strip. */
+template <int TYPE>
+__global__ void __launch_bounds__(VALUE_WARPS * 32)
     values_kernel(const __grid_constant__ shape s, const __grid_constant__ values_kernel_args a)
 {
-    __shared__ rows_memory<TYPE, VALUE_BLOCKS> memory;
-    __shared__ float sums[VALUE_WARPS][16][8];
-    __shared__ __align__(16) float outputs[128];
-    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, r = blockIdx.y;
+    __shared__ rows_memory<TYPE, VALUE_ROWS * VALUE_BLOCKS> memory;
+    __shared__ float sums[VALUE_WARPS][16][8 * column_groups<TYPE>];
+    __shared__ __align__(16) float outputs[VALUE_ROWS][128];
+    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const uint32_t row0 = blockIdx.y * VALUE_ROWS, live = min(VALUE_ROWS, a.rows - row0);
     const uint32_t head0 = blockIdx.x * (128 / s.v), heads = min(128 / s.v, s.heads - head0);
     const uint32_t strip = warp / 2, sub = warp % 2, at = blockIdx.x * 8 + strip;
-    const uint32_t blocks = (s.latent + 127) / 128;
+    const uint32_t blocks = (s.latent + 127) / 128, count = heads * blocks;
     const bool run = strip * 16 < heads * s.v;
     weights<TYPE> ahead[VALUE_AHEAD];
     if constexpr (TYPE != MATRIX_F32)
 #pragma unroll
         for (uint32_t i = 0; i < VALUE_AHEAD; i++)
             if (run && sub + 2 * i < a.m.ktiles) ahead[i].load(a.m, at, sub + 2 * i);
-    bool listed;
-    const uint32_t n = attended(s, a.at, early_position(a.at.j), r, listed);
-    const uint32_t splits = (n + split_length(n) - 1) / split_length(n);
+    const uint32_t position = early_position(a.at.j);
     pdl_wait();
-    pdl_trigger();
-    const vec x = memory.view(heads * blocks);
-    join_heads(s, a.at, splits, r, head0, heads, blocks, x);
+    // Blocks of o_proj that come early crowd on the multiprocessors that are free first.
+    if (live <= 2) pdl_trigger();
+    const vec x = memory.view(count);
+    for (uint32_t i = warp; i < live * count; i += VALUE_WARPS) {
+        const uint32_t r = i / count, b = i % count;
+        bool listed;
+        const uint32_t n = attended(s, a.at, position, row0 + r, listed);
+        vec_store(x, r, b, lane,
+                  join_splits(s, a.at, row0 + r, head0 + b / blocks, b % blocks, div_up(n, split_length(n))));
+    }
+    __syncthreads();
     if constexpr (TYPE == MATRIX_F32) {
-        for (uint32_t o = warp; o < 128; o += VALUE_WARPS) {
+        for (uint32_t i = warp; i < live * 128; i += VALUE_WARPS) {
+            const uint32_t r = i / 128, o = i % 128;
             float sum = 0.0f;
             if (o < heads * s.v)
-                sum = dot(a.m.data, blockIdx.x * 128 + o, a.m.ktiles, x, 0, o / s.v * blocks);
-            if (lane == 0) outputs[o] = sum;
+                sum = dot(a.m.data, blockIdx.x * 128 + o, a.m.ktiles, x, r, o / s.v * blocks);
+            if (lane == 0) outputs[r][o] = sum;
         }
     } else {
-        float total[1][4] = {};
+        float total[column_groups<TYPE>][4] = {};
         const uint32_t first = strip * 16 / s.v * tile_blocks<TYPE>(a.m) * (TYPE == MATRIX_BF16 ? 2 : 1);
         if (run)
 #pragma unroll
             for (uint32_t i = 0; i < VALUE_AHEAD; i++)
                 if (sub + 2 * i < a.m.ktiles)
-                    tile<TYPE, 1>(x, ahead[i].w, 0, 1, first + sub + 2 * i, ahead[i].scale, total);
+                    tile<TYPE, column_groups<TYPE>>(x, ahead[i].w, 0, live, first + sub + 2 * i,
+                                                    ahead[i].scale, total);
         for (uint32_t k = sub + 2 * VALUE_AHEAD; run && k < a.m.ktiles; k += 2) {
             weights<TYPE> more;
             more.load(a.m, at, k);
-            tile<TYPE, 1>(x, more.w, 0, 1, first + k, more.scale, total);
+            tile<TYPE, column_groups<TYPE>>(x, more.w, 0, live, first + k, more.scale, total);
         }
-        keep_sums<TYPE, 1>(sums[warp], total);
+        keep_sums<TYPE, column_groups<TYPE>>(sums[warp], total);
         __syncthreads();
-        if (threadIdx.x < 128) {
-            const uint32_t w = threadIdx.x / 16 * 2, m = threadIdx.x % 16;
-            outputs[threadIdx.x] = sum_of<TYPE>(sums[w][m], 0) + sum_of<TYPE>(sums[w + 1][m], 0);
+        for (uint32_t i = threadIdx.x; i < live * 128; i += VALUE_WARPS * 32) {
+            const uint32_t r = i / 128, o = i % 128, w = o / 16 * 2, m = o % 16;
+            outputs[r][o] = sum_of<TYPE>(sums[w][m], r) + sum_of<TYPE>(sums[w + 1][m], r);
         }
     }
     __syncthreads();
-    if (warp == 0)
-        vec_store(a.out, a.at.row0 + r, blockIdx.x, lane, reinterpret_cast<const float4 *>(outputs)[lane]);
+    if (live > 2) pdl_trigger();
+    if (warp < live)
+        vec_store(a.out, a.at.row0 + row0 + warp, blockIdx.x, lane,
+                  reinterpret_cast<const float4 *>(outputs[warp])[lane]);
 }
 
 typedef void values_fn(shape, values_kernel_args);
 
-template <int TOGETHER> static values_fn *values_variant(enum matrix_type type)
+static values_fn *values_variant(enum matrix_type type)
 {
-    return type == MATRIX_FP8    ? values_kernel<MATRIX_FP8, TOGETHER>
-           : type == MATRIX_BF16 ? values_kernel<MATRIX_BF16, TOGETHER>
-                                 : values_kernel<MATRIX_F32, TOGETHER>;
+    return type == MATRIX_FP8    ? values_kernel<MATRIX_FP8>
+           : type == MATRIX_BF16 ? values_kernel<MATRIX_BF16>
+                                 : values_kernel<MATRIX_F32>;
 }
 
 cudaError_t absorb_open()
 {
-    // What the attention kernel needs: a multiprocessor changes between cache and shared memory only when
-    // empty.
     const void *const kernels[] = {
-        (const void *)keys_kernel<MATRIX_FP8>,        (const void *)keys_kernel<MATRIX_BF16>,
-        (const void *)keys_kernel<MATRIX_F32>,        (const void *)values_variant<1>(MATRIX_FP8),
-        (const void *)values_variant<1>(MATRIX_BF16), (const void *)values_variant<1>(MATRIX_F32),
-        (const void *)values_variant<2>(MATRIX_FP8),  (const void *)values_variant<2>(MATRIX_BF16),
-        (const void *)values_variant<2>(MATRIX_F32)};
+        (const void *)keys_kernel<MATRIX_FP8>,     (const void *)keys_kernel<MATRIX_BF16>,
+        (const void *)keys_kernel<MATRIX_F32>,     (const void *)values_variant(MATRIX_FP8),
+        (const void *)values_variant(MATRIX_BF16), (const void *)values_variant(MATRIX_F32)};
     for (const void *kernel : kernels) {
-        cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                             cudaSharedmemCarveoutMaxShared);
+        cudaError_t e = gpu_share(kernel);
         if (e) return e;
     }
     return cudaSuccess;
@@ -303,7 +281,8 @@ cudaError_t absorb_open()
 cudaError_t launch_values(const shape &s, const matrix *values, const attention_args &a, const vec &out,
                           uint32_t rows, cudaStream_t stream)
 {
-    const values_kernel_args k = {*values, a, out};
-    const auto kernel = rows == 1 ? values_variant<1>(values->type) : values_variant<2>(values->type);
-    return gpu_launch(kernel, dim3(div_up(s.heads * s.v, 128), rows), VALUE_WARPS * 32, 0, stream, s, k);
+    const values_kernel_args k = {*values, a, out, rows};
+    return gpu_launch(values_variant(values->type),
+                      dim3(div_up(s.heads * s.v, 128), div_up(rows, VALUE_ROWS)), VALUE_WARPS * 32, 0, stream,
+                      s, k);
 }

@@ -153,7 +153,11 @@ static bool tensor;             // attention_tensor.cu serves
 cudaError_t attention_open(const shape &s, enum kv_dtype dtype, size_t shared_limit)
 {
     tensor = attention_tensor_serves(s, dtype, shared_limit);
-    cudaError_t e = absorb_open();
+    cudaError_t e = rows_open();
+    if (!e) e = product_open();
+    if (!e) e = queries_open();
+    if (!e) e = absorb_open();
+    if (!e) e = router_open();
     if (e) return e;
     if (tensor) return attention_tensor_open(s, dtype, shared_limit);
     heads_per_warp = 4;

@@ -3,17 +3,17 @@
  *
  * A block takes one split for 16 heads (the rows of mma.m16n8k16). Queries and softmax weights are two bf16
  * parts, hi + lo (16 bits), so what the cache's own rounding leaves is kept. Tiles of positions lie in shared
- * memory once and serve as keys and as values; the next one comes while one is worked on, and the first ones
- * come before the queries are there. Scores: a warp has an eighth of the dimensions of the queries in
- * registers and takes half of the positions; softmax: a warp a head; sum of latents: a warp owns every
- * sixteenth group of 8 latents. Rows of a job that see the same positions follow each other in one block,
- * which fetches these once. */
+ * memory once and serve as keys and as values; the next one comes while one is worked on (where a whole split
+ * fits, it is one tile), and the first ones come before the queries are there. Scores: a warp has an eighth
+ * of the dimensions of the queries in registers and takes half of the positions; softmax: a warp a head; sum
+ * of latents: a warp owns every sixteenth group of 8 latents. Rows of a job that see the same positions
+ * follow each other in one block, which fetches these once. */
 #include "cuda/attention.cuh"
 #include "cuda/kv.cuh"
 
 #define HEADS 16u
 #define WARPS 16u
-#define STAGES 2u   // tiles under way
+#define PIECES 2u   // of positions in shared memory
 #define PARTS 8u    // of the dimensions
 #define STEPS_MAX 5 // of 16 dimensions that a part has
 #define ROWS_MAX 4u // of a block
@@ -23,20 +23,21 @@ __host__ __device__ static inline uint32_t row_stride(const shape &s)
     return s.latent + s.rope + 8;
 }
 
-/* TILE positions, two tiles. Strides are chosen against bank conflicts: rows that ldmatrix reads together an
+/* TILE positions are worked on at once, PIECE come at once: two small tiles or the halves of a large one.
+ * Strides are chosen against bank conflicts: rows that ldmatrix reads together an
  * odd number of 16 bytes apart, scores 8 banks. */
-template <uint32_t TILE> struct tile_memory {
+template <uint32_t PIECE, uint32_t TILE> struct tile_memory {
     static constexpr uint32_t p_stride = TILE + 8, s_stride = TILE + 8;
-    __nv_bfloat16 *kv;          // (STAGES, TILE, stride)
+    __nv_bfloat16 *kv;          // (PIECES, PIECE, stride)
     __nv_bfloat16 *p_hi, *p_lo; // (HEADS, p_stride)
     float *score;               // (PARTS, HEADS, s_stride)
     float *fade;                // (HEADS)
-    unsigned arrivals;          // (STAGES) barriers of 8 bytes, an address in shared memory: a tile has come
+    unsigned arrivals;          // (PIECES) barriers of 8 bytes, an address in shared memory: a piece has come
 
     __device__ tile_memory(const shape &s, uint8_t *shared)
     {
         kv = reinterpret_cast<__nv_bfloat16 *>(shared);
-        p_hi = kv + STAGES * TILE * row_stride(s);
+        p_hi = kv + PIECES * PIECE * row_stride(s);
         p_lo = p_hi + HEADS * p_stride;
         score = reinterpret_cast<float *>(p_lo + HEADS * p_stride);
         fade = score + PARTS * HEADS * s_stride;
@@ -45,8 +46,8 @@ template <uint32_t TILE> struct tile_memory {
 
     static size_t bytes(const shape &s)
     {
-        return (STAGES * TILE * row_stride(s) + 2 * HEADS * p_stride) * sizeof(__nv_bfloat16) +
-               (PARTS * HEADS * s_stride + HEADS) * sizeof(float) + STAGES * 8;
+        return (PIECES * PIECE * row_stride(s) + 2 * HEADS * p_stride) * sizeof(__nv_bfloat16) +
+               (PARTS * HEADS * s_stride + HEADS) * sizeof(float) + PIECES * 8;
     }
 };
 
@@ -55,7 +56,7 @@ template <uint32_t TILE> struct tile_memory {
 __device__ static inline void open_arrivals(unsigned arrivals)
 {
     if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < STAGES; i++)
+        for (uint32_t i = 0; i < PIECES; i++)
             asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(arrivals + 8 * i) : "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
@@ -74,53 +75,53 @@ __device__ static inline void await_arrival(unsigned barrier, uint32_t parity)
                      : "memory");
 }
 
-/* Starts bringing positions base .. base + TILE - 1 with one copy a row, a few by every warp; rows that are
+/* Starts bringing positions base .. base + PIECE - 1 with one copy a row, a few by every warp; rows that are
  * not there are zero. */
-template <uint32_t TILE>
+template <uint32_t PIECE>
 __device__ static inline void fetch_rows(const shape &s, const attention_args &a, const uint32_t *pages,
                                          const int32_t *list, uint32_t base, uint32_t end,
-                                         __nv_bfloat16 *tile, unsigned barrier)
+                                         __nv_bfloat16 *piece, unsigned barrier)
 {
-    constexpr uint32_t share = TILE / WARPS;
+    constexpr uint32_t share = PIECE / WARPS;
     const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, bytes = (s.latent + s.rope) * 2;
     const uint32_t first = base + warp * share;
-    tile += warp * share * row_stride(s);
+    piece += warp * share * row_stride(s);
     if (threadIdx.x == 0)
         asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
-                     "r"(min(TILE, end - base) * bytes)
+                     "r"(min(PIECE, end - base) * bytes)
                      : "memory");
     __syncwarp();
     if (lane < share && first + lane < end) {
         const uint8_t *row = kv_row(s, pages, a.layer, list ? (uint32_t)list[first + lane] : first + lane);
         asm volatile(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                (unsigned)__cvta_generic_to_shared(tile + lane * row_stride(s))),
+                (unsigned)__cvta_generic_to_shared(piece + lane * row_stride(s))),
             "l"(row), "r"(bytes), "r"(barrier)
             : "memory");
     }
     __syncwarp();
     for (uint32_t i = end > first ? end - first : 0; i < share; i++)
         for (uint32_t c = lane * 8; c < s.latent + s.rope; c += 256)
-            *reinterpret_cast<uint4 *>(tile + i * row_stride(s) + c) = make_uint4(0, 0, 0, 0);
+            *reinterpret_cast<uint4 *>(piece + i * row_stride(s) + c) = make_uint4(0, 0, 0, 0);
 }
 
 /* The same for rows that have to be widened. */
-template <int DTYPE, uint32_t TILE>
+template <int DTYPE, uint32_t PIECE>
 __device__ static inline void widen_rows(const shape &s, const attention_args &a, const uint32_t *pages,
                                          const int32_t *list, uint32_t base, uint32_t end,
-                                         __nv_bfloat16 *tile)
+                                         __nv_bfloat16 *piece)
 {
     const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, width = s.latent + s.rope;
-    const uint8_t *row[TILE / WARPS];
+    const uint8_t *row[PIECE / WARPS];
 #pragma unroll
-    for (uint32_t i = 0; i < TILE / WARPS; i++) {
+    for (uint32_t i = 0; i < PIECE / WARPS; i++) {
         const uint32_t p = base + warp + i * WARPS;
         row[i] = p < end ? kv_row(s, pages, a.layer, list ? (uint32_t)list[p] : p) : nullptr;
     }
 #pragma unroll
-    for (uint32_t i = 0; i < TILE / WARPS; i++)
+    for (uint32_t i = 0; i < PIECE / WARPS; i++)
         for (uint32_t c = lane * 4; c < width; c += 128)
-            *reinterpret_cast<uint2 *>(tile + (warp + i * WARPS) * row_stride(s) + c) =
+            *reinterpret_cast<uint2 *>(piece + (warp + i * WARPS) * row_stride(s) + c) =
                 row[i] ? to_bf16x4(kv_load_key<DTYPE>(s, row[i], c)) : make_uint2(0, 0);
 }
 
@@ -196,12 +197,13 @@ __device__ static inline uint32_t a_offset(uint32_t lane, uint32_t stride)
 }
 
 /* A part of the dimensions of the scores of 16 heads with half of a tile's positions. */
-template <uint32_t TILE>
-__device__ static void scores(const shape &s, const tile_memory<TILE> &m, const queries &q,
-                              const __nv_bfloat16 *kv, uint32_t warp, uint32_t lane)
+template <uint32_t PIECE, uint32_t TILE>
+__device__ static void scores(const shape &s, const tile_memory<PIECE, TILE> &m, const queries &q,
+                              const __nv_bfloat16 *kv, uint32_t warp, uint32_t lane, uint32_t count)
 {
     constexpr uint32_t pairs = TILE / 32; // of 8 positions
     const uint32_t stride = row_stride(s), half = warp % 2 * (TILE / 2), g = lane >> 2, t = lane & 3;
+    if (half >= count) return;
     float c[pairs][2][4] = {};
     const __nv_bfloat16 *k =
         kv + (half + (lane & 7) + (lane >> 4) * 8) * stride + (lane >> 3 & 1) * 8 + q.first * 16;
@@ -228,8 +230,8 @@ __device__ static void scores(const shape &s, const tile_memory<TILE> &m, const 
 }
 
 /* Of head `h`, by a warp; top and sum run through the tiles. */
-template <uint32_t TILE>
-__device__ static void softmax(const shape &s, const tile_memory<TILE> &m, uint32_t h, uint32_t lane,
+template <uint32_t PIECE, uint32_t TILE>
+__device__ static void softmax(const shape &s, const tile_memory<PIECE, TILE> &m, uint32_t h, uint32_t lane,
                                uint32_t tile, float &top, float &sum)
 {
     float score[TILE / 32], best = top, total = 0.0f;
@@ -257,16 +259,16 @@ __device__ static void softmax(const shape &s, const tile_memory<TILE> &m, uint3
 
 #define GROUPS (LATENT_MAX / 8 / WARPS) // of 8 latents that a warp owns
 
-template <uint32_t TILE>
-__device__ static void add_values(const shape &s, const tile_memory<TILE> &m, const __nv_bfloat16 *kv,
-                                  uint32_t warp, uint32_t lane, float acc[GROUPS][4])
+template <uint32_t PIECE, uint32_t TILE>
+__device__ static void add_values(const shape &s, const tile_memory<PIECE, TILE> &m, const __nv_bfloat16 *kv,
+                                  uint32_t warp, uint32_t lane, uint32_t count, float acc[GROUPS][4])
 {
     const uint32_t stride = row_stride(s);
     const float f0 = m.fade[lane >> 2], f1 = m.fade[(lane >> 2) + 8];
 #pragma unroll
     for (uint32_t i = 0; i < GROUPS; i++) acc[i][0] *= f0, acc[i][1] *= f0, acc[i][2] *= f1, acc[i][3] *= f1;
 #pragma unroll 1
-    for (uint32_t k = 0; k < TILE / 32; k++) {
+    for (uint32_t k = 0; k < (count + 31) / 32; k++) { // pieces are filled up with zeros to their end
         unsigned ph[2][4], pl[2][4], b[GROUPS][4];
         const __nv_bfloat16 *v = kv + (k * 32 + lane) * stride + warp * 8;
 #pragma unroll
@@ -323,92 +325,105 @@ __device__ static inline span span_of(const shape &s, const attention_args &a, u
     return {first, min(n, first + length), listed ? a.topk + (size_t)r * s.index_topk : nullptr};
 }
 
-template <int DTYPE, uint32_t TILE> struct walk {
+template <int DTYPE, uint32_t PIECE, uint32_t TILE> struct walk {
     const uint32_t *pages;
-    uint32_t parities; // bit i: of the next arrival in buffer i
+    uint32_t parities; // bit i: of the next arrival of piece i
 
-    __device__ void fetch(const shape &s, const attention_args &a, const tile_memory<TILE> &m, const span &p,
-                          uint32_t base, uint32_t buffer)
+    __device__ void fetch(const shape &s, const attention_args &a, const tile_memory<PIECE, TILE> &m,
+                          const span &p, uint32_t base, uint32_t i)
     {
         if (base >= p.end) return;
-        __nv_bfloat16 *tile = m.kv + buffer * TILE * row_stride(s);
+        __nv_bfloat16 *piece = m.kv + i * PIECE * row_stride(s);
         if constexpr (DTYPE == KV_BF16)
-            fetch_rows<TILE>(s, a, pages, p.list, base, p.end, tile, m.arrivals + 8 * buffer);
+            fetch_rows<PIECE>(s, a, pages, p.list, base, p.end, piece, m.arrivals + 8 * i);
         else
-            widen_rows<DTYPE, TILE>(s, a, pages, p.list, base, p.end, tile);
+            widen_rows<DTYPE, PIECE>(s, a, pages, p.list, base, p.end, piece);
     }
 
-    __device__ void await(const tile_memory<TILE> &m, uint32_t buffer)
+    /* Of a piece that has been fetched. */
+    __device__ void await(const tile_memory<PIECE, TILE> &m, uint32_t i)
     {
-        if constexpr (DTYPE == KV_BF16) await_arrival(m.arrivals + 8 * buffer, parities >> buffer & 1);
-        parities ^= 1u << buffer;
+        if constexpr (DTYPE == KV_BF16) await_arrival(m.arrivals + 8 * i, parities >> i & 1);
+        parities ^= 1u << i;
     }
 };
 
-/* One row; its first tiles are on their way or (not fresh), left by the row behind it, there. */
-template <int DTYPE, uint32_t TILE>
-__device__ static void attend(const shape &s, const attention_args &a, const tile_memory<TILE> &m,
-                              walk<DTYPE, TILE> &w, uint32_t r, const span &p, bool fresh)
+/* One row; its first pieces are on their way or (not fresh), left by the row behind it, there. */
+template <int DTYPE, uint32_t PIECE, uint32_t TILE>
+__device__ static void attend(const shape &s, const attention_args &a, const tile_memory<PIECE, TILE> &m,
+                              walk<DTYPE, PIECE, TILE> &w, uint32_t r, const span &p, bool fresh)
 {
+    constexpr uint32_t per = TILE / PIECE; // pieces of a tile
     const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, head0 = blockIdx.y * HEADS;
     queries q;
     load_queries(s, a.qa + (size_t)(a.row0 + r) * s.heads * (s.latent + s.rope), head0, warp / 2, lane, q);
     float top = -INFINITY, sum = 0.0f, acc[GROUPS][4] = {};
-    uint32_t buffer = 0;
+    uint32_t first = 0; // piece of the tile
 #pragma unroll 1
     for (uint32_t base = p.first; base < p.end; base += TILE) {
-        const __nv_bfloat16 *kv = m.kv + buffer * TILE * row_stride(s);
-        if (fresh) w.await(m, buffer);
+        const __nv_bfloat16 *kv = m.kv + first * PIECE * row_stride(s);
+        if (fresh)
+#pragma unroll
+            for (uint32_t i = 0; i < per; i++)
+                if (base + i * PIECE < p.end) w.await(m, first + i);
         __syncthreads();
-        scores<TILE>(s, m, q, kv, warp, lane);
+        scores<PIECE, TILE>(s, m, q, kv, warp, lane, min(TILE, p.end - base));
         __syncthreads();
-        softmax<TILE>(s, m, warp, lane, min(TILE, p.end - base), top, sum);
+        softmax<PIECE, TILE>(s, m, warp, lane, min(TILE, p.end - base), top, sum);
         __syncthreads();
-        add_values<TILE>(s, m, kv, warp, lane, acc);
-        if (base + STAGES * TILE < p.end) {
+        add_values<PIECE, TILE>(s, m, kv, warp, lane, min(TILE, p.end - base), acc);
+        if (base + PIECES * PIECE < p.end) {
             __syncthreads();
-            w.fetch(s, a, m, p, base + STAGES * TILE, buffer);
+#pragma unroll
+            for (uint32_t i = 0; i < per; i++) w.fetch(s, a, m, p, base + (PIECES + i) * PIECE, first + i);
         }
-        buffer = (buffer + 1) % STAGES;
+        first = (first + per) % PIECES;
     }
     store_sums(s, a, r, head0, acc, top, sum);
 }
 
 /* A block does rows blockIdx.z x per .. + per - 1, the last one first: it sees the most. */
-template <int DTYPE, uint32_t TILE>
+template <int DTYPE, uint32_t PIECE, uint32_t TILE>
 __global__ void __launch_bounds__(WARPS * 32)
     attention_tensor_kernel(const __grid_constant__ shape s, const __grid_constant__ attention_args a,
                             uint32_t rows, uint32_t per)
 {
     extern __shared__ __align__(16) uint8_t shared[];
-    const tile_memory<TILE> m(s, shared);
-    walk<DTYPE, TILE> w = {early_pages(a.j), 0};
+    const tile_memory<PIECE, TILE> m(s, shared);
+    walk<DTYPE, PIECE, TILE> w = {early_pages(a.j), 0};
     const uint32_t position = early_position(a.j), row0 = blockIdx.z * per, last = min(rows, row0 + per) - 1;
     span held = span_of(s, a, position, last);
     if constexpr (DTYPE == KV_BF16) open_arrivals(m.arrivals);
-    // This layer's rows were written three kernels ago; a list comes from the kernel before.
+    // The kernel before may have written the job's own rows, and a list.
     const bool early = DTYPE == KV_BF16 && !held.list;
-    if (!early) pdl_wait();
     bool fresh = true;
 #pragma unroll 1
     for (uint32_t r = last + 1; r-- > row0;) {
         const span p = span_of(s, a, position, r);
         if (r != last) {
             fresh = p.first != held.first || p.list || held.list || p.end > held.end ||
-                    held.end - held.first > STAGES * TILE;
+                    held.end - held.first > PIECES * PIECE;
             if (fresh) {
                 __syncthreads();
                 held = p;
             }
         }
-        if (fresh)
+        const auto fetch = [&](bool before) {
 #pragma unroll 1
-            for (uint32_t i = 0; i < STAGES; i++) w.fetch(s, a, m, p, p.first + i * TILE, i);
+            for (uint32_t i = 0; i < PIECES; i++)
+                if (before == (early && min(p.end, p.first + (i + 1) * PIECE) <= position))
+                    w.fetch(s, a, m, p, p.first + i * PIECE, i);
+        };
         if (r == last) {
-            if (early) pdl_wait();
+            fetch(true);
+            pdl_wait();
             pdl_trigger();
+            fetch(false);
+        } else if (fresh) {
+#pragma unroll 1
+            for (uint32_t i = 0; i < PIECES; i++) w.fetch(s, a, m, p, p.first + i * PIECE, i);
         }
-        if (p.first < p.end) attend<DTYPE, TILE>(s, a, m, w, r, p, fresh);
+        if (p.first < p.end) attend<DTYPE, PIECE, TILE>(s, a, m, w, r, p, fresh);
     }
 }
 
@@ -418,24 +433,25 @@ struct variant {
     size_t shared;
 };
 
-template <uint32_t TILE> static variant variant_of(const shape &s, enum kv_dtype dtype)
+template <uint32_t PIECE, uint32_t TILE> static variant variant_of(const shape &s, enum kv_dtype dtype)
 {
-    return {dtype == KV_BF16 ? attention_tensor_kernel<KV_BF16, TILE> : attention_tensor_kernel<KV_FP8, TILE>,
-            tile_memory<TILE>::bytes(s)};
+    return {dtype == KV_BF16 ? attention_tensor_kernel<KV_BF16, PIECE, TILE>
+                             : attention_tensor_kernel<KV_FP8, PIECE, TILE>,
+            tile_memory<PIECE, TILE>::bytes(s)};
 }
 
 bool attention_tensor_serves(const shape &s, enum kv_dtype dtype, size_t shared_limit)
 {
     return dtype != KV_F32 && (s.latent + s.rope) % 16 == 0 && s.latent % 8 == 0 &&
-           s.latent + s.rope <= PARTS * STEPS_MAX * 16 && variant_of<32>(s, dtype).shared <= shared_limit;
+           s.latent + s.rope <= PARTS * STEPS_MAX * 16 && variant_of<32, 32>(s, dtype).shared <= shared_limit;
 }
 
 static variant chosen;
 
 cudaError_t attention_tensor_open(const shape &s, enum kv_dtype dtype, size_t shared_limit)
 {
-    chosen = variant_of<64>(s, dtype);
-    if (chosen.shared > shared_limit) chosen = variant_of<32>(s, dtype);
+    chosen = variant_of<64, 128>(s, dtype);
+    if (chosen.shared > shared_limit) chosen = variant_of<32, 32>(s, dtype);
     return cudaFuncSetAttribute((const void *)chosen.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 (int)chosen.shared);
 }

@@ -225,30 +225,31 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
           weight_bytes(y0.q_a) + weight_bytes(y0.kv_a) + weight_bytes(y0.index_k) + sparse_bytes,
           [&](struct layer &y, uint32_t) {
               const matrix *const m[] = {&y.q_a, &y.kv_a, &y.index_k, &y.index_w};
-              const product_out o[] = {{l->a, l->a_stride, 0, false},
-                                       {l->a + s.q_rank, l->a_stride, 0, false},
-                                       {l->a + s.q_rank + s.latent + s.rope, l->a_stride, 0, false},
-                                       {sparse ? l->iw : nullptr, s.index_heads, 0, false}};
+              const product_out o[] = {{l->a, l->a_stride, false},
+                                       {l->a + s.q_rank, l->a_stride, false},
+                                       {l->a + s.q_rank + s.latent + s.rope, l->a_stride, false},
+                                       {sparse ? l->iw : nullptr, s.index_heads, false}};
               ok(product(m, o, 4, l->x, rows, l->stream), "product");
           });
-    stage(t, "latent norm, KV", 0, layers, 0, [&](struct layer &y, uint32_t i) {
-        latent_args a = {
-            l->j,      l->rope,  l->a,      l->a_stride,  s.q_rank,     s.q_rank + s.latent + s.rope,
-            i,         y.q_norm, y.kv_norm, y.index_norm, y.index_bias, l->ql,
-            l->z.dtype};
-        ok(launch_latent(s, a, rows, l->stream), "latent");
-    });
-    stage(t, "q_b (wq_b)", 0, layers, weight_bytes(y0.q_b) + (sparse ? weight_bytes(y0.index_q) : 0),
-          [&](struct layer &y, uint32_t) {
-              const matrix *const m[] = {&y.q_b, &y.index_q};
-              const product_out o[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
-                                       {sparse ? l->iq : nullptr, s.index_heads * s.index_dim, 0, false}};
-              ok(product(m, o, 2, l->ql, rows, l->stream), "product");
+    const auto latents = [&](struct layer &y, uint32_t i) -> latent_args {
+        return {l->j,      l->rope,  l->a,      l->a_stride,  s.q_rank,     s.q_rank + s.latent + s.rope,
+                i,         y.q_norm, y.kv_norm, y.index_norm, y.index_bias, l->ql,
+                l->z.dtype};
+    };
+    stage(t, "q norm, q_b, keys, KV", 0, layers, weight_bytes(y0.q_b) + weight_bytes(y0.keys),
+          [&](struct layer &y, uint32_t i) {
+              ok(launch_queries(s, latents(y, i), y.q_b, y.keys, l->qa, rows, l->stream), "queries");
           });
-    stage(t, "rope, absorbed keys", 0, layers, weight_bytes(y0.keys), [&](struct layer &y, uint32_t) {
-        const keys_args a = {&y.keys, l->rope, l->q, l->qa};
-        ok(launch_keys(s, a, rows, l->stream), "keys");
-    });
+    if (sparse) {
+        stage(t, "q norm", 0, layers, 0, [&](struct layer &y, uint32_t i) {
+            ok(launch_latent(s, latents(y, i), false, rows, l->stream), "latent");
+        });
+        stage(t, "wq_b", 0, layers, weight_bytes(y0.index_q), [&](struct layer &y, uint32_t) {
+            const matrix *const m[] = {&y.q_b, &y.index_q};
+            const product_out o[] = {{nullptr, 0, false}, {l->iq, s.index_heads * s.index_dim, false}};
+            ok(product(m, o, 2, l->ql, rows, l->stream), "product");
+        });
+    }
     if (sparse) {
         stage(t, "index query rope", 0, layers, 0, [&](struct layer &, uint32_t) {
             const query_args a = {l->rope, nullptr, nullptr, 0, l->iq, l->iw};
@@ -274,7 +275,7 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
     });
     stage(t, "o_proj", 0, layers, weight_bytes(y0.o), [&](struct layer &y, uint32_t) {
         const matrix *const m[] = {&y.o};
-        const product_out o[] = {{l->h, s.hidden, 0, true}};
+        const product_out o[] = {{l->h, s.hidden, true}};
         ok(product(m, o, 1, l->ov, rows, l->stream), "product");
     });
     stage(t, "norm, router, publish", dense, layers - dense, weight_bytes(y0.router),
@@ -292,8 +293,8 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
               weight_bytes(d.gate) + weight_bytes(d.up) + weight_bytes(d.down),
               [&](struct layer &y, uint32_t) {
                   const matrix *const m[] = {&y.gate, &y.up}, *const down[] = {&y.down};
-                  const product_out o[] = {{l->gate, y.gate.rows, 0, false}, {l->up, y.gate.rows, 0, false}};
-                  const product_out h[] = {{l->h, s.hidden, 0, true}};
+                  const product_out o[] = {{l->gate, y.gate.rows, false}, {l->up, y.gate.rows, false}};
+                  const product_out h[] = {{l->h, s.hidden, true}};
                   ok(product(m, o, 2, l->x, rows, l->stream), "product");
                   ok(launch_pack(l->gate, l->up, y.gate.rows, y.gate.rows, l->dv, rows, l->stream), "pack");
                   ok(product(down, h, 1, l->dv, rows, l->stream), "product");
@@ -301,7 +302,7 @@ static void stages(rig *t, uint32_t position, uint32_t rows)
     }
     stage(t, "head", 0, 1, weight_bytes(t->m.head), [&](struct layer &, uint32_t) {
         const matrix *const m[] = {&t->m.head};
-        const product_out o[] = {{l->logits_host, l->z.vocab, 0, false}};
+        const product_out o[] = {{l->logits_host, l->z.vocab, false}};
         vec x = l->x;
         x.squares = nullptr;
         ok(product(m, o, 1, x, rows, l->stream), "product");
@@ -463,14 +464,14 @@ static void prefill_stages(rig *t, uint32_t rows)
     timed(t, "q_a kv_a wk", 2.0 * rows * first_rows * s.hidden, "TFLOP/s",
           layers([&](struct layer &y, uint32_t) {
               const matrix *const m[] = {&y.q_a, &y.kv_a, &y.index_k};
-              const product_out o[] = {{l->a, l->a_stride, 0, false},
-                                       {l->a + s.q_rank, l->a_stride, 0, false},
-                                       {l->a + s.q_rank + s.latent + s.rope, l->a_stride, 0, false}};
+              const product_out o[] = {{l->a, l->a_stride, false},
+                                       {l->a + s.q_rank, l->a_stride, false},
+                                       {l->a + s.q_rank + s.latent + s.rope, l->a_stride, false}};
               must(prefill_product(l, m, o, 3, l->big.x, rows, &err), &err);
           }));
     timed(t, "q_b", 2.0 * rows * wide * s.q_rank, "TFLOP/s", layers([&](struct layer &y, uint32_t) {
               const matrix *const m[] = {&y.q_b};
-              const product_out o[] = {{l->q, wide, 0, false}};
+              const product_out o[] = {{l->q, wide, false}};
               must(prefill_product(l, m, o, 1, l->big.ql, rows, &err), &err);
           }));
     timed(t, "query rope", 10.0 * rows * wide * 1e-3, "TB/s", layers([&](struct layer &, uint32_t) {
@@ -488,12 +489,12 @@ static void prefill_stages(rig *t, uint32_t rows)
     timed(t, "o_proj", 2.0 * rows * s.hidden * s.heads * s.v, "TFLOP/s",
           layers([&](struct layer &y, uint32_t) {
               const matrix *const m[] = {&y.o};
-              const product_out o[] = {{l->h, s.hidden, 0, true}};
+              const product_out o[] = {{l->h, s.hidden, true}};
               must(prefill_product(l, m, o, 1, l->big.ov, rows, &err), &err);
           }));
     timed(t, "router", 2.0 * rows * s.experts * s.hidden, "TFLOP/s", layers([&](struct layer &y, uint32_t) {
               const matrix *const m[] = {&y.router};
-              const product_out o[] = {{l->router, s.experts, 0, false}};
+              const product_out o[] = {{l->router, s.experts, false}};
               if (!y.dense) must(prefill_product(l, m, o, 1, l->big.x, rows, &err), &err);
           }));
     timed(t, "all of the attention block", 0, "",

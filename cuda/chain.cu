@@ -115,24 +115,26 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
     const bool indexed = s.index_topk != 0, choosing = indexed && (k->sparse || l->probe);
     const uint32_t kv_at = s.q_rank, index_at = s.q_rank + s.latent + s.rope;
     const matrix *const first[] = {&y->q_a, &y->kv_a, &y->index_k, &y->index_w};
-    const product_out first_out[] = {{l->a, l->a_stride, 0, false},
-                                     {l->a + kv_at, l->a_stride, 0, false},
-                                     {l->a + index_at, l->a_stride, 0, false},
-                                     {choosing ? l->iw : nullptr, s.index_heads, 0, false}};
+    const product_out first_out[] = {{l->a, l->a_stride, false},
+                                     {l->a + kv_at, l->a_stride, false},
+                                     {l->a + index_at, l->a_stride, false},
+                                     {choosing ? l->iw : nullptr, s.index_heads, false}};
     GPU_TRY(product(first, first_out, indexed ? 4 : 2, l->x, k->rows, l->stream));
     latent_args la = {l->j,      l->rope,    l->a,          l->a_stride,   kv_at, index_at,  index,
                       y->q_norm, y->kv_norm, y->index_norm, y->index_bias, l->ql, l->z.dtype};
-    GPU_TRY(launch_latent(s, la, k->rows, l->stream));
+    const bool together = queries_serve(s, y->q_b, y->keys);
+    if (together) GPU_TRY(launch_queries(s, la, y->q_b, y->keys, l->qa, k->rows, l->stream));
+    if (!together || choosing) GPU_TRY(launch_latent(s, la, !together, k->rows, l->stream));
     const matrix *const second[] = {&y->q_b, &y->index_q};
-    const product_out second_out[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
-                                      {choosing ? l->iq : nullptr, s.index_heads * s.index_dim, 0, false}};
+    const product_out second_out[] = {{together ? nullptr : l->q, s.heads * (s.nope + s.rope), false},
+                                      {choosing ? l->iq : nullptr, s.index_heads * s.index_dim, false}};
     GPU_TRY(product(second, second_out, indexed ? 2 : 1, l->ql, k->rows, l->stream));
     if (choosing) {
         const query_args qa = {l->rope, nullptr, nullptr, 0, l->iq, l->iw};
         GPU_TRY(launch_query(s, qa, k->rows, l->stream));
     }
     const keys_args ka = {&y->keys, l->rope, l->q, l->qa};
-    GPU_TRY(launch_keys(s, ka, k->rows, l->stream));
+    if (!together) GPU_TRY(launch_keys(s, ka, k->rows, l->stream));
     for (uint32_t r = 0; r < k->rows; r += PART_ROWS) {
         const uint32_t n = k->rows - r < PART_ROWS ? k->rows - r : PART_ROWS;
         if (choosing) {
@@ -148,7 +150,7 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
         GPU_TRY(launch_values(s, &y->values, aa, l->ov, n, l->stream));
     }
     const matrix *const o = &y->o;
-    const product_out o_out = {l->h, s.hidden, 0, true};
+    const product_out o_out = {l->h, s.hidden, true};
     GPU_TRY(product(&o, &o_out, 1, l->ov, k->rows, l->stream));
     return 0;
 }
@@ -158,11 +160,11 @@ static int dense(struct lane *l, const chain *k, const struct layer *y, struct e
     if (k->big) return prefill_dense(l, k, y, err);
     const uint32_t wide = y->gate.rows;
     const matrix *const both[] = {&y->gate, &y->up};
-    const product_out both_out[] = {{l->gate, wide, 0, false}, {l->up, wide, 0, false}};
+    const product_out both_out[] = {{l->gate, wide, false}, {l->up, wide, false}};
     GPU_TRY(product(both, both_out, 2, l->x, k->rows, l->stream));
     GPU_TRY(launch_pack(l->gate, l->up, wide, wide, l->dv, k->rows, l->stream));
     const matrix *const down = &y->down;
-    const product_out down_out = {l->h, l->s.hidden, 0, true};
+    const product_out down_out = {l->h, l->s.hidden, true};
     GPU_TRY(product(&down, &down_out, 1, l->dv, k->rows, l->stream));
     return 0;
 }
@@ -197,7 +199,7 @@ static int route(struct lane *l, chain *k, const struct layer *y, struct error *
         n.x.squares = nullptr;
         n.x_host = l->x_host;
         GPU_TRY(launch_norm(l->s, n, k->rows, l->stream));
-        const product_out out = {l->router, l->s.experts, 0, false};
+        const product_out out = {l->router, l->s.experts, false};
         int rc = 0;
         if (k->big)
             rc = prefill_product(l, &router, &out, 1, n.x, k->rows, err);
@@ -218,7 +220,7 @@ static int enter(struct lane *l, chain *k, struct error *err)
     GPU_TRY(launch_mtp_input(l->s, l->j, l->embed_host, l->m->mtp_embed_norm, l->m->mtp_hidden_norm,
                              k->big ? l->big.mtp_in : l->mtp_in, k->rows, l->stream));
     const matrix *const proj = &l->m->mtp_proj;
-    const product_out out = {l->h, l->s.hidden, 0, false};
+    const product_out out = {l->h, l->s.hidden, false};
     if (k->big) return prefill_product(l, &proj, &out, 1, l->big.mtp_in, k->rows, err);
     GPU_TRY(product(&proj, &out, 1, l->mtp_in, k->rows, l->stream));
     return 0;
@@ -228,7 +230,7 @@ static int enter(struct lane *l, chain *k, struct error *err)
 static int head(struct lane *l, const chain *k, const vec &x, struct error *err)
 {
     const matrix *const m = k->kind == BACKEND_MAIN ? &l->m->head : &l->m->mtp_head;
-    const product_out out = {l->logits, l->z.vocab, 0, false};
+    const product_out out = {l->logits, l->z.vocab, false};
     for (uint32_t r = k->logits_from; r < k->rows; r += PART_ROWS) {
         const uint32_t n = k->rows - r < PART_ROWS ? k->rows - r : PART_ROWS;
         const best_args a = {l->j,

@@ -6,7 +6,11 @@
 #include "cuda/matrix.cuh"
 #include "cuda/shape.cuh"
 
+/* The *_open() here and in matrix.cuh, once per device, are part of attention_open(). */
+
 /* ---- rows.cu ---- */
+
+cudaError_t rows_open();
 
 /* Copies the job, makes cos/sin of every row: rope (rows, rope / 2) and, with embed, h = embed (rows,
  * hidden). */
@@ -37,7 +41,7 @@ cudaError_t launch_mtp_input(const shape &s, const job *j, const float *embed, c
                              const float *hnorm, vec x, uint32_t rows, cudaStream_t stream);
 
 /* From the first products: a (rows, a_stride) = q latent, latent + roped key, index key, at these offsets.
- * Stores the normed q latent and the layer's KV of every row. */
+ * Stores the normed q latent and, with kv, the layer's KV of every row. */
 struct latent_args {
     const job *j;
     const float2 *rope;
@@ -47,7 +51,17 @@ struct latent_args {
     vec q;
     enum kv_dtype dtype;
 };
-cudaError_t launch_latent(const shape &s, const latent_args &a, uint32_t rows, cudaStream_t stream);
+cudaError_t launch_latent(const shape &s, const latent_args &a, bool kv, uint32_t rows, cudaStream_t stream);
+
+/* ---- queries.cu ---- */
+
+/* Norm of the q latent, q_b, rope, absorbed keys and the layer's KV of every row in one launch: latent_args'
+ * `a` -> qa (rows, heads, latent + rope). Serves full-size shapes in fp8; others take launch_latent(),
+ * product() and launch_keys(). `q` of the latent_args is not used. */
+cudaError_t queries_open();
+bool queries_serve(const shape &s, const matrix &q_b, const matrix &keys);
+cudaError_t launch_queries(const shape &s, const latent_args &a, const matrix &q_b, const matrix &keys,
+                           float *qa, uint32_t rows, cudaStream_t stream);
 
 /* From the second products: with `wide` q (rows, heads, nope + rope), its second part roped, as half floats
  * (rows, heads, wide_stride), zeros beyond; with `iq` (rows, index_heads, index_dim) that is roped in place
@@ -82,7 +96,6 @@ struct keys_args {
     const float *q;
     float *qa;
 };
-/* Once per device. Part of attention_open(). */
 cudaError_t absorb_open();
 cudaError_t launch_keys(const shape &s, const keys_args &a, uint32_t rows, cudaStream_t stream);
 
@@ -122,6 +135,8 @@ cudaError_t launch_scores(const shape &s, enum kv_dtype dtype, const index_args 
 cudaError_t launch_topk(const shape &s, const index_args &a, uint32_t rows, cudaStream_t stream);
 
 /* ---- router.cu ---- */
+
+cudaError_t router_open();
 
 /* The router's product without a norm before it: logits (slices, rows, experts) are sums over blocks of 128
  * of h x weight, squares (rows, slices) those of h x h. For bf16 matrices. */

@@ -53,12 +53,12 @@ cudaError_t matrix_repack(const matrix *m, const matrix_source *s, enum dtype dt
 struct product_out {
     float *y;        // (rows, stride); NULL: not wanted this time, but the others' order is as if it were
     uint32_t stride; // in floats
-    uint32_t group_stride; // distance of the groups' outputs within a row; 0: group_rows
-    bool add;              // y += instead of y =
+    bool add;        // y += instead of y =
 };
 
-/* y_i = m_i x for `rows` rows; all m_i share the cols and grouping of x. The sum's order is fixed by the
- * shapes and types of the matrices of the launch alone. */
+cudaError_t product_open(); // part of attention_open()
+/* y_i = m_i x for `rows` rows; all m_i share the cols of x and are not grouped. The sum's order is fixed by
+ * the shapes and types of the matrices of the launch alone. */
 cudaError_t product(const matrix *const m[], const product_out out[], uint32_t count, const vec &x,
                     uint32_t rows, cudaStream_t stream);
 

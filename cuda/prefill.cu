@@ -247,19 +247,19 @@ int prefill_attend(struct lane *l, const chain *k, uint32_t index, struct error 
     if (k->sparse) dense = k->position < s.index_topk ? s.index_topk - k->position : 0;
     const uint32_t kv_at = s.q_rank, index_at = s.q_rank + s.latent + s.rope;
     const matrix *const first[] = {&y->q_a, &y->kv_a, &y->index_k, &y->index_w};
-    const product_out first_out[] = {{l->a, l->a_stride, 0, false},
-                                     {l->a + kv_at, l->a_stride, 0, false},
-                                     {l->a + index_at, l->a_stride, 0, false},
-                                     {l->iw, s.index_heads, 0, false}};
+    const product_out first_out[] = {{l->a, l->a_stride, false},
+                                     {l->a + kv_at, l->a_stride, false},
+                                     {l->a + index_at, l->a_stride, false},
+                                     {l->iw, s.index_heads, false}};
     // Only rows that choose have a use for the indexer's queries and weights.
     int rc = prefill_product(l, first, first_out, k->sparse ? 4 : indexed ? 3 : 2, p->x, k->rows, err);
     if (rc) return rc;
     latent_args la = {l->j,      l->rope,    l->a,          l->a_stride,   kv_at, index_at,  index,
                       y->q_norm, y->kv_norm, y->index_norm, y->index_bias, p->ql, l->z.dtype};
-    GPU_TRY(launch_latent(s, la, k->rows, l->stream));
+    GPU_TRY(launch_latent(s, la, true, k->rows, l->stream));
     const matrix *const second[] = {&y->q_b, &y->index_q};
-    const product_out second_out[] = {{l->q, s.heads * (s.nope + s.rope), 0, false},
-                                      {l->iq, s.index_heads * s.index_dim, 0, false}};
+    const product_out second_out[] = {{l->q, s.heads * (s.nope + s.rope), false},
+                                      {l->iq, s.index_heads * s.index_dim, false}};
     rc = prefill_product(l, second, second_out, k->sparse ? 2 : 1, p->ql, k->rows, err);
     if (rc) return rc;
     const query_args qa = {l->rope, l->q, p->q, FLASH_QK, k->sparse ? l->iq : nullptr, l->iw};
@@ -268,7 +268,7 @@ int prefill_attend(struct lane *l, const chain *k, uint32_t index, struct error 
     if (!rc && dense < k->rows) rc = attend_sparse(l, k, index, dense, err);
     if (rc) return rc;
     const matrix *const o = &y->o;
-    const product_out o_out = {l->h, s.hidden, 0, true};
+    const product_out o_out = {l->h, s.hidden, true};
     return prefill_product(l, &o, &o_out, 1, p->ov, k->rows, err);
 }
 
@@ -277,8 +277,8 @@ int prefill_dense(struct lane *l, const chain *k, const struct layer *y, struct 
     const struct prefill *p = &l->big;
     const uint32_t wide = y->gate.rows;
     const matrix *const both[] = {&y->gate, &y->up}, *const down = &y->down;
-    const product_out both_out[] = {{l->gate, wide, 0, false}, {l->up, wide, 0, false}};
-    const product_out down_out = {p->sum, l->s.hidden, 0, false};
+    const product_out both_out[] = {{l->gate, wide, false}, {l->up, wide, false}};
+    const product_out down_out = {p->sum, l->s.hidden, false};
     int rc = prefill_product(l, both, both_out, 2, p->x, k->rows, err);
     if (rc) return rc;
     GPU_TRY(launch_pack_rows(l->gate, l->up, wide, p->dv, p->scale, k->rows, l->stream));

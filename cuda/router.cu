@@ -254,3 +254,14 @@ cudaError_t launch_router(const shape &s, const router_args &a, uint32_t rows, c
     if (!a.logits) return gpu_launch(router_kernel, dim3(1), 32, 0, stream, s, a);
     return gpu_launch(router_kernel, dim3(rows), EXPERTS_MAX, 0, stream, s, a);
 }
+
+cudaError_t router_open()
+{
+    const void *const kernels[] = {(const void *)slice_kernel<1>, (const void *)slice_kernel<2>,
+                                   (const void *)router_kernel};
+    for (const void *kernel : kernels) {
+        cudaError_t e = gpu_share(kernel);
+        if (e) return e;
+    }
+    return cudaSuccess;
+}

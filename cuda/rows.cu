@@ -1,8 +1,6 @@
 /* rows.cu: what happens to single rows between the products: norms, rotary positions, writing of the KV. */
-#include "cuda/kv.cuh"
-#include "cuda/layer.cuh"
-
-#define MLA_EPS 1e-6f // of MLA's own norms and the indexer's LayerNorm, whatever the config says
+#include "cuda/cluster.cuh"
+#include "cuda/latent.cuh"
 
 __global__ void begin_kernel(shape s, const control *c, job *out, const float *inv_freq, float2 *rope,
                              const float *embed, float *h)
@@ -107,43 +105,57 @@ cudaError_t launch_norm(const shape &s, const norm_args &a, uint32_t rows, cudaS
 
 #define WEIGH_BLOCKS 8u
 
-/* A warp per 128 values, eight blocks a row as one cluster: the word in host memory is polled by one thread
- * only (reads of one such word follow each other at 1 us each, whoever asks), the answer is fetched by all.
- * An answer means that the kernel that asked for it is through with h, so that its end need not be waited for
- * before. */
+#define WEIGH_ROWS 4u // done beside each other
+
+/* A warp per 128 values of every row, eight blocks as one cluster: the word in host memory is polled by one
+ * thread only (reads of one such word follow each other at 1 us each, whoever asks), the answer is fetched by
+ * all. An answer means that the kernel that asked for it is through with h, so that its end need not be
+ * waited for before. */
 __global__ void __launch_bounds__(HIDDEN_MAX / 128 / WEIGH_BLOCKS * 32)
-    weigh_kernel(const __grid_constant__ shape s, const __grid_constant__ norm_args a)
+    weigh_kernel(const __grid_constant__ shape s, const __grid_constant__ norm_args a, uint32_t rows)
 {
-    const uint32_t b = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), r = blockIdx.y,
-                   lane = threadIdx.x & 31;
+    const uint32_t b = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     const uint32_t at = b * 128 + lane * 4;
-    const float4 w = load_block(a.weight, s.hidden, b, lane);
-    float *h = a.h + (size_t)r * s.hidden;
-    float4 v = make_float4(0, 0, 0, 0), y = v;
+    const bool in = at < s.hidden;
+    const float4 w = load_block(a.weight, s.hidden, b, lane), zero = make_float4(0, 0, 0, 0);
     if (!a.y) pdl_wait();
-    if (at < s.hidden) v = __ldcg(reinterpret_cast<const float4 *>(h + at));
-    if (a.y) {
-        if (blockIdx.x == 0 && threadIdx.x == 0)
-            await_result(a.c, a.j, __ldcg(&a.j->resume_base) + a.step, a.step);
-        asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-                         : "memory");
-        if (at < s.hidden) y = __ldcv(reinterpret_cast<const float4 *>(a.y + (size_t)r * s.hidden + at));
-    }
-    pdl_trigger();
-    if (b < a.x.blocks) {
-        v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
-        if (a.y && at < s.hidden) *reinterpret_cast<float4 *>(h + at) = v;
-        const float sum = warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
-        if (lane == 0) a.x.squares[(size_t)r * a.x.blocks + b] = sum;
-        vec_store(a.x, r, b, lane, make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w));
+    for (uint32_t row0 = 0; row0 < rows; row0 += WEIGH_ROWS) {
+        float4 v[WEIGH_ROWS], y[WEIGH_ROWS];
+#pragma unroll
+        for (uint32_t i = 0; i < WEIGH_ROWS; i++)
+            v[i] = in && row0 + i < rows
+                       ? __ldcg(reinterpret_cast<const float4 *>(a.h + (size_t)(row0 + i) * s.hidden + at))
+                       : zero;
+        if (a.y && row0 == 0) {
+            if (blockIdx.x == 0 && threadIdx.x == 0)
+                await_result(a.c, a.j, __ldcg(&a.j->resume_base) + a.step, a.step);
+            cluster_barrier();
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < WEIGH_ROWS; i++)
+            y[i] = a.y && in && row0 + i < rows
+                       ? __ldcv(reinterpret_cast<const float4 *>(a.y + (size_t)(row0 + i) * s.hidden + at))
+                       : zero;
+        if (row0 == 0) pdl_trigger();
+        if (b >= a.x.blocks) continue;
+#pragma unroll
+        for (uint32_t i = 0; i < WEIGH_ROWS; i++) {
+            const uint32_t r = row0 + i;
+            if (r >= rows) break;
+            const float4 h = make_float4(v[i].x + y[i].x, v[i].y + y[i].y, v[i].z + y[i].z, v[i].w + y[i].w);
+            if (a.y && in) *reinterpret_cast<float4 *>(a.h + (size_t)r * s.hidden + at) = h;
+            const float sum = warp_sum(h.x * h.x + h.y * h.y + h.z * h.z + h.w * h.w);
+            if (lane == 0) a.x.squares[(size_t)r * a.x.blocks + b] = sum;
+            vec_store(a.x, r, b, lane, make_float4(h.x * w.x, h.y * w.y, h.z * w.z, h.w * w.w));
+        }
     }
     pdl_wait(); // for those behind: whoever has waited for this kernel has waited for all before it
 }
 
 cudaError_t launch_weigh(const shape &s, const norm_args &a, uint32_t rows, cudaStream_t stream)
 {
-    return gpu_launch_clusters(weigh_kernel, dim3(WEIGH_BLOCKS, rows), div_up(a.x.blocks, WEIGH_BLOCKS) * 32,
-                               WEIGH_BLOCKS, stream, s, a);
+    return gpu_launch_clusters(weigh_kernel, dim3(WEIGH_BLOCKS), div_up(a.x.blocks, WEIGH_BLOCKS) * 32,
+                               WEIGH_BLOCKS, stream, s, a, rows);
 }
 
 __global__ void __launch_bounds__(1024)
@@ -195,56 +207,6 @@ __device__ static void q_latent(const shape &s, const latent_args &a, uint32_t r
     }
 }
 
-/* Normed latent and roped key into the cache. */
-__device__ static void kv_latent(const shape &s, const latent_args &a, uint32_t r, uint8_t *row,
-                                 float *scratch)
-{
-    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
-    const float *in = a.a + (size_t)r * a.a_stride + a.kv_at;
-    float sum = 0.0f;
-    for (uint32_t b = warp; b * 128 < s.latent; b += warps) {
-        float4 v = load_block(in, s.latent, b, lane);
-        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    }
-    const float f = rsqrtf(block_sum(sum, scratch) / (float)s.latent + MLA_EPS);
-    for (uint32_t b = warp; b * 128 < s.latent; b += warps) {
-        float4 v = load_block(in, s.latent, b, lane), w = load_block(a.kv_norm, s.latent, b, lane);
-        kv_store(a.dtype, row, s.latent, b, lane,
-                 make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w), s.kv.scale_at);
-    }
-    const float2 *cs = a.rope + (size_t)r * (s.rope / 2);
-    for (uint32_t i = threadIdx.x; i < s.rope / 2; i += blockDim.x) {
-        float2 p = rotate(in[s.latent + 2 * i], in[s.latent + 2 * i + 1], cs[i]);
-        if (a.dtype == KV_F32)
-            reinterpret_cast<float2 *>(row + s.kv.rope_at)[i] = p;
-        else
-            reinterpret_cast<__nv_bfloat162 *>(row + s.kv.rope_at)[i] = __float22bfloat162_rn(p);
-    }
-}
-
-/* Index key: LayerNorm with bias, the first `rope` values rotated as halves. */
-__device__ static void index_key(const shape &s, const latent_args &a, uint32_t r, uint8_t *row,
-                                 float *scratch, float *key)
-{
-    const float *in = a.a + (size_t)r * a.a_stride + a.index_at;
-    const uint32_t half = s.rope / 2, lane = threadIdx.x & 31;
-    float v = threadIdx.x < s.index_dim ? in[threadIdx.x] : 0.0f;
-    const float mean = block_sum(v, scratch) / (float)s.index_dim;
-    const float d = threadIdx.x < s.index_dim ? v - mean : 0.0f;
-    const float f = rsqrtf(block_sum(d * d, scratch) / (float)s.index_dim + MLA_EPS);
-    if (threadIdx.x < s.index_dim) key[threadIdx.x] = d * f * a.k_norm[threadIdx.x] + a.k_bias[threadIdx.x];
-    __syncthreads();
-    if (threadIdx.x < half) {
-        float2 p = rotate(key[threadIdx.x], key[half + threadIdx.x], a.rope[(size_t)r * half + threadIdx.x]);
-        key[threadIdx.x] = p.x;
-        key[half + threadIdx.x] = p.y;
-    }
-    __syncthreads();
-    if (threadIdx.x / 32 < (s.index_dim + 127) / 128)
-        kv_store(a.dtype, row, s.index_dim, threadIdx.x / 32, lane,
-                 load_block(key, s.index_dim, threadIdx.x / 32, lane), s.kv.index_scale_at);
-}
-
 __global__ void __launch_bounds__(256)
     latent_kernel(const __grid_constant__ shape s, const __grid_constant__ latent_args a)
 {
@@ -261,9 +223,9 @@ __global__ void __launch_bounds__(256)
     if (blockIdx.x == 2) index_key(s, a, r, row, scratch, key);
 }
 
-cudaError_t launch_latent(const shape &s, const latent_args &a, uint32_t rows, cudaStream_t stream)
+cudaError_t launch_latent(const shape &s, const latent_args &a, bool kv, uint32_t rows, cudaStream_t stream)
 {
-    return gpu_launch(latent_kernel, dim3(a.k_norm ? 3 : 2, rows), 256, 0, stream, s, a);
+    return gpu_launch(latent_kernel, dim3(!kv ? 1 : a.k_norm ? 3 : 2, rows), 256, 0, stream, s, a);
 }
 
 /* A head's query as half floats, roped; a warp. */
@@ -390,4 +352,16 @@ cudaError_t launch_add_rows(float *h, const float *y, const float *scale, uint32
                             cudaStream_t stream)
 {
     return gpu_launch(add_rows_kernel, dim3(div_up(n, 1024), rows), 256, 0, stream, h, y, scale, n);
+}
+
+cudaError_t rows_open()
+{
+    const void *const kernels[] = {(const void *)norm_kernel, (const void *)weigh_kernel,
+                                   (const void *)latent_kernel, (const void *)query_kernel,
+                                   (const void *)pack_kernel};
+    for (const void *kernel : kernels) {
+        cudaError_t e = gpu_share(kernel);
+        if (e) return e;
+    }
+    return cudaSuccess;
 }

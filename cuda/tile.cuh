@@ -65,46 +65,47 @@ __device__ static inline void tile(const vec &v, const uint4 cur[4], uint32_t ro
 #pragma unroll
     for (int n = 0; n < GROUPS; n++) {
         const unsigned column = n * 8 + g, r = column / parts, p = column % parts;
-        uint4 b[4] = {};
+        const uint4 *x = nullptr; // this lane's column
         if (r < live) {
-            if constexpr (TYPE == MATRIX_FP8) {
-                size_t at = ((size_t)(row0 + r) * v.blocks + xt) * 256 + p * 128;
-                const uint4 *x = reinterpret_cast<const uint4 *>(v.h + at);
-                b[0] = x[2 * t];
-                b[1] = x[2 * t + 1];
-                b[2] = x[8 + 2 * t];
-                b[3] = x[8 + 2 * t + 1];
-            } else {
-                size_t at = ((size_t)(row0 + r) * v.blocks + xt / 2) * 384 + p * 128 + (xt & 1) * 64;
-                const uint4 *x = reinterpret_cast<const uint4 *>(v.b + at);
-                b[0] = x[t];
-                b[1] = x[4 + t];
-            }
+            if constexpr (TYPE == MATRIX_FP8)
+                x = reinterpret_cast<const uint4 *>(v.h + ((size_t)(row0 + r) * v.blocks + xt) * 256 +
+                                                    p * 128) +
+                    2 * t;
+            else
+                x = reinterpret_cast<const uint4 *>(v.b + ((size_t)(row0 + r) * v.blocks + xt / 2) * 384 +
+                                                    p * 128 + (xt & 1) * 64) +
+                    t;
         }
         float c[4] = {};
         if constexpr (TYPE == MATRIX_FP8) {
 #pragma unroll
-            for (int h = 0; h < 2; h++)
+            for (int h = 0; h < 2; h++) {
+                uint4 b[2] = {};
+                if (x) b[0] = x[8 * h], b[1] = x[8 * h + 1];
 #pragma unroll
                 for (int s = 0; s < 4; s++) {
                     unsigned a0, a1, a2, a3;
                     widen(word(cur[2 * h], s), a0, a2);
                     widen(word(cur[2 * h + 1], s), a1, a3);
-                    const uint4 &q = b[2 * h + s / 2];
-                    mma<TYPE>(c, a0, a1, a2, a3, word(q, 2 * (s & 1)), word(q, 2 * (s & 1) + 1));
+                    mma<TYPE>(c, a0, a1, a2, a3, word(b[s / 2], 2 * (s & 1)),
+                              word(b[s / 2], 2 * (s & 1) + 1));
                 }
+            }
             // Columns 2t and 2t + 1 are hi and lo of row t.
             float f = t < live ? scale * v.hs[(size_t)(row0 + t) * v.blocks + xt] : 0.0f;
             total[0][0] = fmaf(c[0] + c[1], f, total[0][0]);
             total[0][1] = fmaf(c[2] + c[3], f, total[0][1]);
         } else {
 #pragma unroll
-            for (int h = 0; h < 2; h++)
+            for (int h = 0; h < 2; h++) {
+                uint4 b = {};
+                if (x) b = x[4 * h];
 #pragma unroll
                 for (int s = 0; s < 2; s++)
                     mma<TYPE>(c, word(cur[2 * h], 2 * s), word(cur[2 * h + 1], 2 * s),
-                              word(cur[2 * h], 2 * s + 1), word(cur[2 * h + 1], 2 * s + 1), word(b[h], 2 * s),
-                              word(b[h], 2 * s + 1));
+                              word(cur[2 * h], 2 * s + 1), word(cur[2 * h + 1], 2 * s + 1), word(b, 2 * s),
+                              word(b, 2 * s + 1));
+            }
 #pragma unroll
             for (int i = 0; i < 4; i++) total[n][i] += c[i];
         }

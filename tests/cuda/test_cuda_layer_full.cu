@@ -374,7 +374,7 @@ static void test_router(rig *t)
     plain("moe.input", input, 6 * 7168);
     begin(t, input, 0, 6);
     const matrix *const router = &t->m.layers[0].router;
-    const product_out out = {t->l.router, 256, 0, false};
+    const product_out out = {t->l.router, 256, false};
     cuda_must(product(&router, &out, 1, t->l.x, 6, t->l.stream), "router");
     router_args a = {};
     a.c = t->l.c, a.j = t->l.j, a.step = 1, a.arrived = t->l.arrived;
@@ -401,7 +401,7 @@ static void test_route(rig *t, float *squares)
     const norm_args n = {t->l.c,       t->l.j,     0,      nullptr,     t->l.h,
                          y->post_norm, t->l.s.eps, t->l.x, t->l.x_host, false};
     cuda_must(launch_norm(t->l.s, n, 6, t->l.stream), "norm");
-    const product_out out = {t->l.router, 256, 0, false};
+    const product_out out = {t->l.router, 256, false};
     cuda_must(product(&router, &out, 1, t->l.x, 6, t->l.stream), "router");
     router_args a = {};
     a.c = t->l.c, a.j = t->l.j, a.step = 1, a.arrived = t->l.arrived;
@@ -429,7 +429,7 @@ static void test_weigh(rig *t, float *squares)
     static float input[2 * 7168], want[2 * 1536], got[2 * 1536];
     const struct layer *y = &t->m.layers[0];
     const matrix *const q_a = &y->q_a;
-    const product_out out = {t->l.a, 1536, 0, false};
+    const product_out out = {t->l.a, 1536, false};
     plain("weigh.input", input, 2 * 7168);
     begin(t, input, 0, 2);
     cuda_must(cudaMemcpy(t->l.h, input, sizeof input, cudaMemcpyDefault), "copy");
