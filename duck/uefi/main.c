@@ -228,7 +228,11 @@ static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
         print_to(platform.name, sizeof platform.name, "duck-%02x%02x%02x", nic.mac[3], nic.mac[4],
                  nic.mac[5]);
     net_init(&net, options.address ? &nic : &dhcp.nic, options.address, WIRE_DUCK_PORT);
-    if (!options.address) dhcp_start(&dhcp, &nic, &platform, &net.address);
+    if (options.address)
+        say("address: %u.%u.%u.%u by the boot options", options.address >> 24, options.address >> 16 & 255,
+            options.address >> 8 & 255, options.address & 255);
+    else
+        dhcp_start(&dhcp, &nic, &platform, &net.address);
     static const struct link link = {&net, watched_recv, watched_send, watched_state};
     struct duck_options o = {.platform = &platform,
                              .link = &link,

@@ -97,10 +97,10 @@ static void boot_service(void **state)
     net_boot_write(s.net, f);
     fclose(f);
     assert_non_null(strstr(text, "interface=duckd0\ndhcp-range=10.0.1.0,static,255.255.255.0,1h\n"
-                                 "dhcp-host=02:00:00:0a:0b:07,10.0.1.7\ndhcp-host=02:00:00:0a:0b:08\n"));
+                                 "dhcp-host=02:00:00:0a:0b:07,10.0.1.7\ndhcp-host=02:00:00:0a:0b:08,10.0.1.100\n"));
     assert_non_null(strstr(text, "interface=duckd1\ndhcp-range=10.0.2.9,10.0.2.10,255.255.255.0,1h\n"));
     assert_non_null(strstr(text, "interface=duckd2\ndhcp-range=10.1.0.100,10.1.0.102,255.255.0.0,1h\n"));
-    assert_non_null(strstr(text, "tftp-root=/var/x/boot/tftp\n"));
+    assert_non_null(strstr(text, "tftp-root=/var/x/boot/tftp\ntftp-unique-root=mac\n"));
     assert_null(strstr(text, "00112233")); // the key is in duck.conf only
     flock_spec_free(&s);
     unlink(path);

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -38,6 +39,11 @@ static uint32_t mask_of(const struct net_port_config *p)
     return p->prefix ? (uint32_t) ~((1ull << (32 - p->prefix)) - 1) : 0;
 }
 
+static uint32_t usual_first(const struct net_config *c, uint32_t port)
+{
+    return (c->port[port].address & mask_of(&c->port[port])) + 100;
+}
+
 /* The addresses of a port's ducks without a MAC address: from the lowest that one of them has (else .100 of
  * the network), as many as there are such ducks. */
 static uint32_t pool_of(const struct net_config *c, uint32_t port, uint32_t *first)
@@ -49,8 +55,31 @@ static uint32_t pool_of(const struct net_config *c, uint32_t port, uint32_t *fir
         count++;
         if (m->address && m->address < lowest) lowest = m->address;
     }
-    *first = lowest != UINT32_MAX ? lowest : (c->port[port].address & mask_of(&c->port[port])) + 100;
+    *first = lowest != UINT32_MAX ? lowest : usual_first(c, port);
     return count;
+}
+
+static bool is_taken(const struct net_config *c, uint32_t port, uint32_t address)
+{
+    uint32_t first, pool = pool_of(c, port, &first);
+    if (address == c->port[port].address || (address >= first && address - first < pool)) return true;
+    for (uint32_t i = 0; i < c->ducks; i++)
+        if (c->match[i].port == port && c->match[i].address == address) return true;
+    return false;
+}
+
+/* Of a duck with a MAC address: the file's, or else the first that nobody has, in the order of the file. */
+static uint32_t address_of(const struct net_config *c, uint32_t duck)
+{
+    const struct net_match *m = &c->match[duck];
+    if (m->address) return m->address;
+    uint32_t address = usual_first(c, m->port) - 1;
+    for (uint32_t i = 0; i <= duck; i++) {
+        if (c->match[i].port != m->port || !c->match[i].has_mac || c->match[i].address) continue;
+        do address++;
+        while (is_taken(c, m->port, address));
+    }
+    return address;
 }
 
 static void write_port(const struct net_config *c, uint32_t port, FILE *out)
@@ -70,9 +99,9 @@ static void write_port(const struct net_config *c, uint32_t port, FILE *out)
     for (uint32_t i = 0; i < c->ducks; i++) {
         const struct net_match *m = &c->match[i];
         if (m->port != port || !m->has_mac) continue;
-        net_show_address(m->address, a);
-        fprintf(out, "dhcp-host=%02x:%02x:%02x:%02x:%02x:%02x%s%s\n", m->mac[0], m->mac[1], m->mac[2],
-                m->mac[3], m->mac[4], m->mac[5], m->address ? "," : "", m->address ? a : "");
+        net_show_address(address_of(c, i), a);
+        fprintf(out, "dhcp-host=%02x:%02x:%02x:%02x:%02x:%02x,%s\n", m->mac[0], m->mac[1], m->mac[2],
+                m->mac[3], m->mac[4], m->mac[5], a);
     }
 }
 
@@ -86,8 +115,10 @@ void net_boot_write(const struct net_config *c, FILE *out)
             dir, dir, dir);
     // RFC 4578, 2.1: x86-64 UEFI is 7, and 9 by a registry that some firmware follows.
     fprintf(out, "dhcp-match=set:efi,option:client-arch,7\ndhcp-match=set:efi,option:client-arch,9\n");
-    fprintf(out, "dhcp-boot=tag:efi," IMAGE "\nenable-tftp\ntftp-root=%s/tftp\n", dir);
-    if (geteuid() == 0) fprintf(out, "user=root\n"); // the folder is ours alone
+    // Every MAC address of the file has a folder of its own; who has none finds what is in tftp/ itself.
+    fprintf(out, "dhcp-boot=tag:efi," IMAGE "\nenable-tftp\ntftp-root=%s/tftp\ntftp-unique-root=mac\n", dir);
+    // The folder is ours alone; and whoever changes its group is no longer ended with us.
+    if (geteuid() == 0) fprintf(out, "user=root\ngroup=root\n");
     for (uint32_t i = 0; i < c->wires; i++) write_port(c, i, out);
 }
 
@@ -99,15 +130,56 @@ static int make_folder(const char *path, struct error *err)
     return error_set(err, -errno, "boot: folder %s: %s", path, strerror(errno));
 }
 
-static FILE *create(const struct net_config *c, const char *name, mode_t mode, struct error *err)
+static FILE *create(const char *path, mode_t mode, struct error *err)
 {
-    char path[600];
-    snprintf(path, sizeof path, "%s/%s", c->boot_dir, name);
     unlink(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     FILE *f = fd < 0 || fchmod(fd, mode) ? NULL : fdopen(fd, "w"); // whatever the umask
     if (!f) error_set(err, -errno, "boot: %s: %s", path, strerror(errno));
     return f;
+}
+
+static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *where)
+{
+    (void)about, (void)kind, (void)where;
+    return remove(path);
+}
+
+/* What ducks fetch from `folder`: the image, and duck.conf with the key and, unless it is 0, their address.
+ * As root dnsmasq sends only what everybody may read; the folder above keeps everybody out. */
+static int serve(const struct net_config *c, const char *folder, uint32_t address, struct error *err)
+{
+    char path[700], a[16];
+    if (make_folder(folder, err)) return -EIO;
+    snprintf(path, sizeof path, "%s/" IMAGE, folder);
+    if (symlink(c->boot_image, path)) return error_set(err, -errno, "boot: %s: %s", path, strerror(errno));
+    snprintf(path, sizeof path, "%s/duck.conf", folder);
+    FILE *f = create(path, 0644, err);
+    if (!f) return -EIO;
+    fprintf(f, "key=%s\n", c->key_text);
+    net_show_address(address, a);
+    if (address) fprintf(f, "address=%s\n", a);
+    return fclose(f) ? error_set(err, -EIO, "boot: %s: %s", path, strerror(errno)) : 0;
+}
+
+/* A folder for each MAC address; tftp/ itself has something only where there are ducks without. */
+static int fill_tftp(const struct net_config *c, struct error *err)
+{
+    char root[600], path[700];
+    bool open_to_all = false;
+    snprintf(root, sizeof root, "%s/tftp", c->boot_dir);
+    nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS); // keys of ducks that were in the file once
+    int rc = make_folder(root, err);
+    for (uint32_t i = 0; i < c->ducks && !rc; i++) {
+        const struct net_match *m = &c->match[i];
+        if (m->port >= c->wires) continue;
+        open_to_all |= !m->has_mac;
+        if (!m->has_mac) continue;
+        snprintf(path, sizeof path, "%s/%02x-%02x-%02x-%02x-%02x-%02x", root, m->mac[0], m->mac[1], m->mac[2],
+                 m->mac[3], m->mac[4], m->mac[5]);
+        rc = serve(c, path, address_of(c, i), err);
+    }
+    return !rc && open_to_all ? serve(c, root, 0, err) : rc;
 }
 
 static int fill_folder(const struct net_config *c, struct error *err)
@@ -119,23 +191,13 @@ static int fill_folder(const struct net_config *c, struct error *err)
         mkdir(path, 0755);
         *p = '/';
     }
-    int rc = make_folder(path, err);
-    snprintf(path, sizeof path, "%s/tftp", c->boot_dir);
-    if (!rc) rc = make_folder(path, err);
-    FILE *f = rc ? NULL : create(c, "dnsmasq.conf", 0600, err);
+    if (make_folder(path, err)) return -EIO;
+    snprintf(path, sizeof path, "%s/dnsmasq.conf", c->boot_dir);
+    FILE *f = create(path, 0600, err);
     if (!f) return -EIO;
     net_boot_write(c, f);
-    rc = fclose(f);
-    // As root dnsmasq sends only what everybody may read; the folder keeps everybody out.
-    f = create(c, "tftp/duck.conf", 0644, err);
-    if (!f) return -EIO;
-    fprintf(f, "key=%s\n", c->key_text);
-    rc |= fclose(f);
-    if (rc) return error_set(err, -EIO, "boot: folder %s: %s", c->boot_dir, strerror(errno));
-    snprintf(path, sizeof path, "%s/tftp/" IMAGE, c->boot_dir);
-    unlink(path);
-    if (symlink(c->boot_image, path)) return error_set(err, -errno, "boot: %s: %s", path, strerror(errno));
-    return 0;
+    if (fclose(f)) return error_set(err, -EIO, "boot: %s: %s", path, strerror(errno));
+    return fill_tftp(c, err);
 }
 
 /* ---- interfaces ---- */
