@@ -82,13 +82,15 @@ static int wake(const struct options *o, const struct flock_spec *spec, const bo
     for (uint32_t i = 0; i < count; i++) {
         const struct net_status *s = &status[i];
         missing += !s->found;
-        if (s->found)
+        if (s->found) {
             printf("%-14s up after %.1f s: %s, firmware %s\n", s->name, s->found_s, s->hello.name,
                    s->hello.firmware);
-        else
-            printf("%-14s %s\n", s->name,
-                   boot ? "has not come up: no wake on LAN, no PXE, another key (its screen says which)"
-                        : "is woken, and has not answered yet");
+        } else if (boot) {
+            struct doctor_silence why = doctor_silence(s);
+            printf("%-14s %s: %s\n", s->name, why.found, why.advice);
+        } else {
+            printf("%-14s is woken, and has not answered yet\n", s->name);
+        }
     }
     free(status);
     rc = output_finish(err);

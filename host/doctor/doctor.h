@@ -43,6 +43,13 @@ void doctor_examine(struct doctor *d);
  * Pure. */
 void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count);
 
+/* How far a duck that does not answer has come, and what to do. */
+struct doctor_silence {
+    char found[160];
+    const char *advice;
+};
+struct doctor_silence doctor_silence(const struct net_status *status);
+
 /* ---- for its files ---- */
 
 /* `need`: what a verdict of "not there" is worth. */

@@ -171,8 +171,8 @@ static void judge_counters(struct finding *f, const struct wire_stats *s)
 static void judge(struct finding *f, const struct net_status *s, const struct norm *n)
 {
     if (!s->found) {
-        blame(f, DOCTOR_MISSING, "power, cable, switch port, its key; duckd flock boot wakes it",
-              "does not answer");
+        struct doctor_silence why = doctor_silence(s);
+        blame(f, DOCTOR_MISSING, why.advice, "%s", why.found);
         return;
     }
     if (s->tested && !s->sound)
@@ -181,6 +181,9 @@ static void judge(struct finding *f, const struct net_status *s, const struct no
     if (!s->tested && !s->hello.holder_session)
         blame(f, DOCTOR_MISSING, "restart it", "has not answered the known-answer test");
     judge_machine(f, s, n);
+    if (s->boot.failures)
+        blame(f, DOCTOR_ADVICE, "cable, switch; the log of dnsmasq says more",
+              "TFTP failed %u times in %u starts through PXE", s->boot.failures, s->boot.starts);
     if (!s->counted) {
         blame(f, DOCTOR_ADVICE, "restart it", "has not told its counters");
         return;

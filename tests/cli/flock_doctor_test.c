@@ -58,6 +58,7 @@ static void each_ailment_is_named(void **state)
     make();
     expect(DOCTOR_OK, NULL);
     d->found = false, expect(DOCTOR_MISSING, "does not answer");
+    d->boot.failures = 3, d->boot.starts = 2, expect(DOCTOR_ADVICE, "TFTP failed 3 times in 2 starts");
     d->sound = false, expect(DOCTOR_MISSING, "computes wrongly");
     d->tested = false, expect(DOCTOR_MISSING, "has not answered the known-answer test");
     d->tested = false, d->hello.holder_session = 7, expect(DOCTOR_OK, NULL);
@@ -127,9 +128,39 @@ static void the_gravest_counts_and_all_are_told_or_cut(void **state)
     assert_int_equal(strlen(f->found), sizeof f->found - 1);
 }
 
+/* A duck that does not answer: how far it has come. */
+static void silence_has_a_reason(void **state)
+{
+    static const struct {
+        enum net_boot_stage stage;
+        uint32_t other_frames;
+        const char *text;
+    } reason[] = {{NET_BOOT_SILENT, 0, "has not woken: not a frame from it"},
+                  {NET_BOOT_SILENT, 4, "is awake (4 frames), and has not asked for an address"},
+                  {NET_BOOT_OTHER, 9, "has booted something else than PXE (it calls itself 'MSFT 5.0')"},
+                  {NET_BOOT_LEGACY, 9, "boots as a BIOS does"},
+                  {NET_BOOT_ASKED, 9, "asked for an address and taken none"},
+                  {NET_BOOT_ADDRESS, 9, "has not fetched the image"},
+                  {NET_BOOT_IMAGE, 9, "has fetched the image and not started it"},
+                  {NET_BOOT_STARTED, 9, "has started the image and fetched its key"}};
+    (void)state;
+    make();
+    for (size_t i = 0; i < sizeof reason / sizeof *reason; i++) {
+        struct net_status *d = &flock[3];
+        d->found = false;
+        d->serves = d->has_mac = true;
+        d->other_frames = reason[i].other_frames;
+        d->boot.stage = reason[i].stage;
+        strcpy(d->boot.class, "MSFT 5.0");
+        expect(DOCTOR_MISSING, reason[i].text);
+    }
+    flock[3].found = false, flock[3].port_down = true, expect(DOCTOR_MISSING, "its port 0 has no link");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(silence_has_a_reason),
         cmocka_unit_test(each_ailment_is_named),
         cmocka_unit_test(what_nobody_knows_is_no_ailment),
         cmocka_unit_test(what_is_just_enough_is_no_ailment),

@@ -157,6 +157,7 @@ void dpdk_port_watch(struct dpdk_port *p)
     enum dpdk_link link = *p->interface ? interface_link(p) : device_link(p);
     if (link == p->link) return;
     p->link = link;
+    atomic_store(&p->port->link_down, link != DPDK_UP);
     if (link == DPDK_GONE) {
         log_notice("port %u: the interface %s is gone: duckd has to be started again once it is back",
                    p->port->index, p->interface);

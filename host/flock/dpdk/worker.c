@@ -74,6 +74,7 @@ static bool take(struct dpdk_port *p, struct rte_mbuf *m, uint64_t now)
         return false;
     }
     atomic_fetch_add_explicit(&p->other, 1, memory_order_relaxed);
+    if (m->data_len >= 12) net_port_heard(p->port, frame + 6);
     if (p->tap != RTE_MAX_ETHPORTS) return rte_eth_tx_burst(p->tap, 0, &m, 1) == 1;
     if (kind == FRAME_ASKS) answer_arp(p, frame);
     return false;

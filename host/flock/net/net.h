@@ -136,7 +136,8 @@ struct net_duck {
     struct net_result *result;  // (slots)
     uint64_t ack_ns, answer_ns; // usual times: step sent -> ack, ack -> all results
     bool wanted;
-    _Atomic uint32_t has; // enum net_want; release: what belongs to it is written
+    _Atomic uint32_t other_frames; // of its MAC address that are not the protocol's: it is switched on
+    _Atomic uint32_t has;          // enum net_want; release: what belongs to it is written
     struct wire_stats stats;
     struct wire_kat kat;
     uint64_t traced_ns; // end of the last span of a trace
@@ -163,6 +164,7 @@ struct net_port {
     _Atomic uint64_t rounds;          // of net_port_work()
     _Atomic uint64_t frames_in, bytes_in, frames_out, bytes_out, broadcasts;
     _Atomic uint64_t malformed, wrong_tag, stranger;
+    _Atomic bool link_down; // as far as the device tells
 };
 
 struct net_node {
@@ -342,6 +344,8 @@ void net_say_figures(const struct net_flock *f); // with -v
 
 void net_port_input(struct net_port *p, const struct net_peer *from, const uint8_t *datagram, size_t bytes,
                     uint64_t now);
+/* A frame that is not the protocol's came from this MAC address. */
+void net_port_heard(struct net_port *p, const uint8_t mac[6]);
 /* Returns how many ns may pass until the next call, frames aside. */
 uint64_t net_port_work(struct net_port *p, uint64_t now);
 

@@ -189,6 +189,13 @@ static bool awaits(const struct net_port *p)
     return false;
 }
 
+void net_port_heard(struct net_port *p, const uint8_t mac[6])
+{
+    for (uint32_t i = 0; i < p->ducks; i++)
+        if (p->duck[i]->match->has_mac && memcmp(p->duck[i]->match->mac, mac, 6) == 0)
+            atomic_fetch_add_explicit(&p->duck[i]->other_frames, 1, memory_order_relaxed);
+}
+
 uint64_t net_port_work(struct net_port *p, uint64_t now)
 {
     uint64_t deadline = now + IDLE_NS;

@@ -28,8 +28,11 @@ static void note_found(const struct net_flock *f, struct net_status *out, uint64
             out[i].found_s = (double)(clock_ns() - begun) * 1e-9;
 }
 
-static void copy(const struct net_flock *f, const struct flock_spec *spec, struct net_status *out)
+static void copy(const struct net_flock *f, const struct flock_spec *spec, uint64_t log_from,
+                 struct net_status *out)
 {
+    struct net_boot_history boot[FLOCK_MAX_DUCKS];
+    if (f->config->boot) net_boot_look_up(f->config, log_from, boot);
     for (uint32_t i = 0; i < f->ducks; i++) {
         const struct net_duck *d = &f->duck[i];
         struct net_status *s = &out[i];
@@ -42,8 +45,13 @@ static void copy(const struct net_flock *f, const struct flock_spec *spec, struc
                                  .sound = has & NET_WANT_KAT && d->kat.hash == f->kat.hash,
                                  .obeys = has & (NET_WANT_REBOOT | NET_WANT_OFF),
                                  .found_s = s->found_s,
+                                 .has_mac = d->match->has_mac,
+                                 .serves = f->config->boot && d->port->index < f->wires,
+                                 .port_down = atomic_load(&d->port->link_down),
+                                 .other_frames = atomic_load(&d->other_frames),
                                  .address = d->match->address,
                                  .udp = d->match->udp};
+        if (s->serves) s->boot = boot[i];
         snprintf(s->name, sizeof s->name, "%s", spec->duck[i].name);
         if (!s->found) continue;
         s->address = d->peer.address;
@@ -77,6 +85,7 @@ int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, 
     void *running = NULL;
     *out = calloc(spec->ducks, sizeof **out);
     if (!*out) return error_set(err, -ENOMEM, "no memory for the status of %u ducks", spec->ducks);
+    uint64_t log_from = wants & NET_WANT_WAKE ? net_boot_log_end(spec->net) : 0;
     int rc = net_flock_init(&f, spec->net, err);
     if (!rc) rc = prepare(&f, wants, wanted, err);
     if (!rc) rc = backend->start(&running, &f, err);
@@ -88,7 +97,7 @@ int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, 
         for (uint32_t i = 0; i < f.ducks; i++) done &= is_done(&f, &f.duck[i]);
     }
     if (running) backend->stop(running); // nothing changes from here on
-    if (!rc) copy(&f, spec, *out);
+    if (!rc) copy(&f, spec, log_from, *out);
     net_flock_free(&f);
     if (rc) {
         free(*out);

@@ -5,17 +5,23 @@
 
 #include <stdbool.h>
 
+#include "host/flock/net/boot_log.h"
 #include "host/flock/net/net.h"
 #include "host/flock/spec.h"
 
 struct net_status {
-    char name[48];       // of the flock's file
-    uint32_t port;       // index of its port
-    bool wanted;         // was to be asked
-    bool found, counted; // HELLO is there; STATS is there
-    bool tested, sound;  // the known-answer test was answered; and right
-    bool obeys;          // has promised to restart, to switch off
-    double found_s;      // after the beginning
+    char name[48];                // of the flock's file
+    uint32_t port;                // index of its port
+    bool wanted;                  // was to be asked
+    bool found, counted;          // HELLO is there; STATS is there
+    bool tested, sound;           // the known-answer test was answered; and right
+    bool obeys;                   // has promised to restart, to switch off
+    double found_s;               // after the beginning
+    bool has_mac;                 // in the flock's file
+    bool serves;                  // this flock boots its ducks: `boot` is known
+    bool port_down;               // its port has no link
+    uint32_t other_frames;        // from its MAC address that are not the protocol's: it is switched on
+    struct net_boot_history boot; // since the beginning if it was to be woken, else all
     uint32_t address;
     uint16_t udp;
     struct wire_hello hello;
