@@ -4,7 +4,7 @@
 #include "duck/nic/e1000e_regs.h"
 #include "duck/nic/nic.h"
 
-enum { RESET_NS = 100000000 };
+enum { RESET_NS = 100000000, RX_BUFFER = 16384 }; // the sizes are 256 .. 2048, 4096, 8192, 16384
 
 static struct {
     struct nic_device d;
@@ -51,17 +51,17 @@ static int start_receive(const char **why)
 {
     uint64_t ring;
     the.rx = the.d.memory(the.d.self, NIC_RING * sizeof *the.rx, &ring);
-    the.rx_buffer = the.d.memory(the.d.self, (size_t)NIC_RING * NIC_BUFFER, &the.rx_address);
+    the.rx_buffer = the.d.memory(the.d.self, (size_t)NIC_RING * RX_BUFFER, &the.rx_address);
     *why = "no memory for rings";
     if (!the.rx || !the.rx_buffer) return -1;
-    for (uint32_t i = 0; i < NIC_RING; i++) the.rx[i].address = the.rx_address + (uint64_t)i * NIC_BUFFER;
+    for (uint32_t i = 0; i < NIC_RING; i++) the.rx[i].address = the.rx_address + (uint64_t)i * RX_BUFFER;
     for (uint32_t i = 0; i < MTA_WORDS; i++) set(REG_MTA + 4 * i, 0);
     set(REG_RXCSUM, 0);
     set(REG_RDBAL, (uint32_t)ring);
     set(REG_RDBAH, (uint32_t)(ring >> 32));
     set(REG_RDLEN, NIC_RING * sizeof *the.rx);
     set(REG_RDH, 0);
-    set(REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC); // buffers of 2048 bytes: BSIZE 0
+    set(REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC | RCTL_LPE | RCTL_16K);
     nic_barrier();
     set(REG_RDT, NIC_RING - 1); // head == tail would mean: none
     return 0;
@@ -92,7 +92,7 @@ static void rearm(void)
     if (!the.lent) return;
     for (uint32_t i = the.lent; i > 0; i--) {
         volatile struct e1000e_rx *r = &the.rx[(the.rx_next - i) % NIC_RING];
-        r->address = the.rx_address + (uint64_t)((the.rx_next - i) % NIC_RING) * NIC_BUFFER;
+        r->address = the.rx_address + (uint64_t)((the.rx_next - i) % NIC_RING) * RX_BUFFER;
         r->status = 0;
     }
     nic_barrier();
@@ -123,7 +123,7 @@ static uint32_t e1000e_recv(void *self, struct frame *out, uint32_t max)
         uint32_t i = the.rx_next % NIC_RING;
         if (!(the.rx[i].status & RX_STATUS_DD)) break;
         __atomic_thread_fence(__ATOMIC_ACQUIRE); // the rest of the descriptor after its DD
-        if (is_frame(i)) out[n++] = (struct frame){the.rx_buffer + (size_t)i * NIC_BUFFER, the.rx[i].length};
+        if (is_frame(i)) out[n++] = (struct frame){the.rx_buffer + (size_t)i * RX_BUFFER, the.rx[i].length};
         the.rx_next++;
         the.lent++;
     }
@@ -182,7 +182,7 @@ static int e1000e_open(struct nic *out, const struct nic_device *d, const char *
     *why = "no MAC address";
     if (!(high & (uint32_t)RAH_AV)) return -1;
     if (start_receive(why) || start_transmit(why)) return -1;
-    *out = (struct nic){.mtu = 1500,
+    *out = (struct nic){.mtu = NIC_MTU,
                         .recv = e1000e_recv,
                         .send = e1000e_send,
                         .link_mbps = e1000e_mbps,

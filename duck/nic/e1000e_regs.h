@@ -24,8 +24,10 @@ enum { REG_ICR = 0x00c0, REG_IMC = 0x00d8 };
 enum {
     REG_RCTL = 0x0100,
     RCTL_EN = 1 << 1,
-    RCTL_BAM = 1 << 15,   // takes broadcasts
-    RCTL_SECRC = 1 << 26, // strips the Ethernet CRC
+    RCTL_LPE = 1 << 5,            // takes frames longer than 1522 bytes
+    RCTL_BAM = 1 << 15,           // takes broadcasts
+    RCTL_16K = 1 << 16 | 1 << 25, // buffers of 16 KiB: BSIZE 1, BSEX
+    RCTL_SECRC = 1 << 26,         // strips the Ethernet CRC
     REG_RDBAL = 0x2800,
     REG_RDBAH = 0x2804,
     REG_RDLEN = 0x2808,

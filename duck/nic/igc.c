@@ -5,6 +5,7 @@
 #include "duck/nic/nic.h"
 
 enum {
+    FCS_BYTES = 4,
     MILLISECOND = 1000000,
     MUST_NS = 1000 * MILLISECOND, // what does not come in a second does not come
     MAY_NS = 100 * MILLISECOND,   // what is asked for, but not waited for at any price
@@ -254,7 +255,8 @@ static void start(void)
     set(REG_WUC, 0);
     change(REG_CTRL_EXT, 0, CTRL_EXT_DRIVER_LOADED);
     set(REG_TCTL, TCTL_EN | TCTL_PSP | TCTL_CT | TCTL_RTLC);
-    set(REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC); // longer frames than 1518 bytes stay outside
+    set(REG_RLPML, NIC_FRAME_MAX + FCS_BYTES); // longer frames stay outside
+    set(REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC | RCTL_LPE);
     nic_barrier();
     set(REG_RDT, NIC_RING - 1); // head == tail would mean: none
 }
@@ -363,7 +365,7 @@ static int igc_open(struct nic *out, const struct nic_device *d, const char **wh
     memset(&the, 0, sizeof the);
     the.d = *d;
     *out = (struct nic){
-        .mtu = 1500, .recv = igc_recv, .send = igc_send, .link_mbps = igc_mbps, .stats = igc_stats};
+        .mtu = NIC_MTU, .recv = igc_recv, .send = igc_send, .link_mbps = igc_mbps, .stats = igc_stats};
     if (reset(why)) return -1;
     uint32_t low = get(REG_RAL0), high = get(REG_RAH0);
     for (uint32_t i = 0; i < 6; i++) out->mac[i] = (uint8_t)(i < 4 ? low >> 8 * i : high >> 8 * (i - 4));

@@ -54,6 +54,7 @@ enum {
     MDIC_ERROR = 1 << 30,
     REG_RCTL = 0x0100,
     RCTL_EN = 1 << 1,
+    RCTL_LPE = 1 << 5,    // takes frames longer than 1522 bytes, up to REG_RLPML
     RCTL_BAM = 1 << 15,   // takes broadcasts
     RCTL_SECRC = 1 << 26, // strips the Ethernet CRC
     REG_TCTL = 0x0400,
@@ -71,7 +72,8 @@ enum {
     REG_DMACR = 0x2508, // DMA coalescing
     DMACR_EN = INT32_MIN,
     REG_RXCSUM = 0x5000,
-    REG_MTA = 0x5200, // 128 words: multicast table
+    REG_RLPML = 0x5004, // longest frame, with the FCS
+    REG_MTA = 0x5200,   // 128 words: multicast table
     MTA_WORDS = 128,
     REG_RAL0 = 0x5400, // station address, from the NVM by the reset
     REG_RAH0 = 0x5404,

@@ -21,11 +21,14 @@ struct nic_device {
 };
 
 enum {
-    NIC_RING = 256,    // descriptors of a ring
-    NIC_BUFFER = 2048, // bytes of a frame's buffer
-    NIC_BATCH = 64,    // frames of one recv() at most
+    NIC_RING = 256, // descriptors of a ring
+    /* Bytes of a frame's buffer: whole kilobytes (igc), below 16 KiB (rtl8125), and no power of two, so that
+     * the beginnings of frames do not share a few sets of the caches. */
+    NIC_BUFFER = 10240,
+    NIC_BATCH = 64, // frames of one recv() at most
     NIC_FRAME_MIN = 14,
-    NIC_FRAME_MAX = 1514,
+    NIC_MTU = 9000, // what every driver takes; hosts send it only if their flock's file asks for it
+    NIC_FRAME_MAX = NIC_MTU + NIC_FRAME_MIN,
 };
 
 struct nic_driver {

@@ -396,7 +396,7 @@ static int rtl8125_open(struct nic *out, const struct nic_device *d, const char 
     struct nic_stats none;
     memset(&the, 0, sizeof the);
     the.d = *d;
-    *out = (struct nic){.mtu = 1500,
+    *out = (struct nic){.mtu = NIC_MTU,
                         .recv = rtl8125_recv,
                         .send = rtl8125_send,
                         .link_mbps = rtl8125_mbps,

@@ -236,7 +236,7 @@ static int virtio_open(struct nic *out, const struct nic_device *d, const char *
     if (get(&the.common, COMMON_STATUS, 1) & STATUS_NEEDS_RESET) return -1;
     the.q[RX].offered = (uint16_t)the.q[RX].size;
     publish(&the.q[RX], RX);
-    *out = (struct nic){.mtu = 1500,
+    *out = (struct nic){.mtu = NIC_MTU,
                         .recv = virtio_recv,
                         .send = virtio_send,
                         .link_mbps = virtio_mbps,

@@ -20,7 +20,7 @@ enum {
     BOOT_OPTIONS = 1024,     // bytes of text
     BOOT_STACK = 256 << 10,  // per core; the down product alone has 128 KiB of blocks on it
     BOOT_TABLES = 768 << 10, // page tables
-    BOOT_DMA = (2 << 20) + (256 << 10),
+    BOOT_DMA = 7 << 20,      // rings and buffers of the NIC that wants most (e1000e)
     BOOT_PROGRAM = 1 << 20,
 };
 

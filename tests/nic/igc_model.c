@@ -13,7 +13,8 @@ enum {
     BUSY_READS = 2,
     RESET_READS = 3,
     FRAME_LEAST = 64,
-    FRAME_MOST = 1518,
+    FRAME_MOST = 1518, // without RCTL.LPE
+    JUMBO_MOST = 9728, // I210, 8.12.11 (DTXMXPKTSZ)
     COUNTED_FROM = 25,
     FCS_BYTES = 4,
     PSP_MIN = 17,
@@ -255,7 +256,7 @@ static void take_tail(uint32_t value)
             reject("transmit descriptor: another length of the frame, or DD");
         if (bytes < PSP_MIN || !(*at(REG_TCTL) & TCTL_PSP))
             reject("a frame that the device does not pad"); // igc_xmit_frame
-        if (bytes > 1514) reject("transmit descriptor: a frame longer than 1514 bytes");
+        if (bytes > JUMBO_MOST) reject("transmit descriptor: a frame longer than 9728 bytes");
         the.sum[the.seen_to] =
             sum_of(dma(t->address, bytes, "a frame is sent from memory that is not the driver's"), bytes);
         the.seen[the.seen_to] = *t;
@@ -372,6 +373,7 @@ static uint32_t counter_of(const uint8_t *frame, uint32_t bytes, enum nic_arriva
 {
     uint32_t whole = bytes + FCS_BYTES,
              most = frame[12] == 0x81 && frame[13] == 0 ? FRAME_MOST + 4 : FRAME_MOST;
+    if (*at(REG_RCTL) & RCTL_LPE) most = *at(REG_RLPML); // igc_set_rx_mode; I210, 8.10.14
     int bad = how == ARRIVES_WITH_BAD_CRC;
     if (whole < FRAME_LEAST) return bad ? REG_RFC : REG_RUC;
     if (whole > most) return bad ? REG_RJC : REG_ROC;

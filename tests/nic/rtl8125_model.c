@@ -8,7 +8,7 @@
 #include "duck/nic/rtl8125_regs.h"
 #include "tests/nic/model.h"
 
-enum { RING_MOST = 1024, BUSY_READS = 2, RESET_READS = 3 };
+enum { RING_MOST = 1024, BUSY_READS = 2, RESET_READS = 3, JUMBO_MOST = 9216 - 4 /* r8169 JUMBO_9K */ };
 
 static const uint32_t revisions[] = {REVISION_A, REVISION_B, REVISION_D, REVISION_D + 1,
                                      0x6c9}; // last: RTL8127
@@ -238,7 +238,7 @@ static void doorbell(uint32_t value)
                 reject("transmit descriptor: not a whole frame, or an offload");
             if (d->vlan) reject("transmit descriptor: VLAN or checksum asked for");
             if (bytes < TX_FRAME_MIN) reject("transmit descriptor: a frame shorter than 60 bytes");
-            if (bytes > 1514) reject("transmit descriptor: a frame longer than 1514 bytes");
+            if (bytes > JUMBO_MOST) reject("transmit descriptor: a frame longer than r8169 sends");
             the.sum[at] =
                 sum_of(dma(d->address, bytes, "a frame is sent from memory that is not the driver's"), bytes);
             the.seen[at] = *d;
