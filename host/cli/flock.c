@@ -20,22 +20,6 @@ uint32_t flock_keep_wanted(struct net_status *status, uint32_t count)
     return n;
 }
 
-/* Asks those that were found for their counters again: a duck tells its clock since it was last asked, and in
- * between it has computed the known answer. */
-static int ask_again(const struct flock_spec *spec, struct net_status *status, struct error *err)
-{
-    struct net_status *newer = NULL;
-    bool *found = calloc(spec->ducks, sizeof *found);
-    if (!found) return error_set(err, -ENOMEM, "no memory for %" PRIu32 " ducks", spec->ducks);
-    for (uint32_t i = 0; i < spec->ducks; i++) found[i] = status[i].counted;
-    int rc = net_look(spec, NET_WANT_STATS, found, spec->net->find_ms, &newer, err);
-    for (uint32_t i = 0; !rc && i < spec->ducks; i++)
-        if (newer[i].counted) status[i].stats = newer[i].stats;
-    free(newer);
-    free(found);
-    return rc;
-}
-
 static int doctor(const struct options *o, const struct flock_spec *spec, const bool *wanted,
                   struct error *err)
 {
@@ -43,7 +27,7 @@ static int doctor(const struct options *o, const struct flock_spec *spec, const 
     int rc = net_look(spec, NET_WANT_STATS | NET_WANT_KAT, wanted, spec->net->find_ms, &status, err);
     if (rc) return rc;
     struct doctor *d = calloc(1, sizeof *d);
-    rc = d ? ask_again(spec, status, err) : error_set(err, -ENOMEM, "no memory for the findings");
+    if (!d) rc = error_set(err, -ENOMEM, "no memory for the findings");
     if (!rc) {
         doctor_ducks(d, status, flock_keep_wanted(status, spec->ducks));
         rc = doctor_print(d, o->json, err);
