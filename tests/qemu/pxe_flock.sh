@@ -87,7 +87,7 @@ wait "${qemu[1]}" 2>/dev/null || true
 wait_for "the others take over its slices" "$work/serve.log" 30
 wait "$second" || fail "the answer did not survive: $(tail -n 3 "$work/serve.log")"
 guest 1
-wait_for "dpdk-0 is back" "$work/serve.log" 90
+wait_for "dpdk-0 is there: it gets its weights" "$work/serve.log" 90
 answer third.json & # a duck that is back takes part with the next step
 pids+=($!)
 third=$!
