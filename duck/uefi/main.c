@@ -258,6 +258,7 @@ _Noreturn void kernel_main(struct boot *b)
     map_memory(b, tables);
     uint64_t tsc_hz = start_clock(&b->acpi);
     cores_calibrate_timer();
+    if (pci_start(&b->acpi, &paging)) give_up("no PCI");
     read_options(b);
     watchdog_start(options.watchdog_s);
     cores_start_others(b, (uint64_t)(uintptr_t)paging.root, work);

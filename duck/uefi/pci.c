@@ -13,7 +13,10 @@ enum {
     COMMAND_MEMORY = 2,
     COMMAND_MASTER = 4,
     COMMAND_NO_INTX = 1 << 10,
+    CONFIG_CLASS = 0x0b,
+    CLASS_DISPLAY = 3,
     CONFIG_HEADER_TYPE = 0x0e,
+    HEADER_ENDPOINT = 0, // without the bit below
     HEADER_MULTI_FUNCTION = 0x80,
     CONFIG_BAR0 = 0x10,
     BARS = 6,
@@ -231,22 +234,43 @@ struct candidate {
     const struct nic_driver *driver;
     uint32_t bus, device, function;
 };
-enum { MOST_NICS = 8 };
+enum {
+    MOST_NICS = 8,
+    SILENCE_NS = 1000000, // for DMA that is on its way
+};
 
-static uint32_t find_nics(const struct acpi *a, struct candidate out[MOST_NICS])
+typedef void visit_fn(void *ctx, const struct candidate *at);
+
+static void visit_functions(const struct acpi *a, visit_fn *visit, void *ctx)
 {
-    uint32_t n = 0;
     for (uint32_t bus = a->first_bus; bus <= a->last_bus; bus++)
         for (uint32_t device = 0; device < 32; device++)
             for (uint32_t function = 0; function < 8; function++) {
                 volatile uint8_t *c = function_at(a, bus, device, function);
                 uint32_t id = config32(c, CONFIG_ID);
                 if (id == UINT32_MAX && function == 0) break;
-                const struct nic_driver *driver = driver_of(id);
-                if (driver && n < MOST_NICS) out[n++] = (struct candidate){c, driver, bus, device, function};
+                if (id != UINT32_MAX)
+                    visit(ctx, &(struct candidate){c, driver_of(id), bus, device, function});
                 if (function == 0 && !(c[CONFIG_HEADER_TYPE] & HEADER_MULTI_FUNCTION)) break;
             }
-    return n;
+}
+
+struct nics {
+    struct candidate nic[MOST_NICS];
+    uint32_t count;
+};
+
+static void note_nic(void *ctx, const struct candidate *at)
+{
+    struct nics *n = ctx;
+    if (at->driver && n->count < MOST_NICS) n->nic[n->count++] = *at;
+}
+
+static void end_dma(void *ctx, const struct candidate *at)
+{
+    (void)ctx;
+    if ((at->config[CONFIG_HEADER_TYPE] & ~HEADER_MULTI_FUNCTION) != HEADER_ENDPOINT) return;
+    if (at->config[CONFIG_CLASS] != CLASS_DISPLAY) set_command(at->config, 0, COMMAND_MASTER);
 }
 
 static int open_nic(const struct candidate *n, struct nic *out, struct paging *paging)
@@ -269,7 +293,6 @@ static int open_nic(const struct candidate *n, struct nic *out, struct paging *p
 /* The device keeps its rings, but its DMA ends: their memory is the next one's. */
 static void close_nic(const struct candidate *n)
 {
-    enum { SILENCE_NS = 1000000 }; // for what is on its way
     set_command(n->config, 0, COMMAND_MASTER);
     clock_delay(SILENCE_NS);
 }
@@ -302,22 +325,33 @@ static const struct nic_driver *choose(const struct candidate *nic, uint32_t cou
     return NULL;
 }
 
-const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging)
+int pci_start(const struct acpi *a, struct paging *paging)
 {
-    const struct acpi *a = &boot->acpi;
-    struct candidate nic[MOST_NICS];
     if (!a->ecam) {
         say("no MCFG table: no way to PCI configuration space");
-        return NULL;
+        return -1;
     }
     uint64_t start = a->ecam + ((uint64_t)a->first_bus << 20);
     uint64_t bytes = (uint64_t)(a->last_bus - a->first_bus + 1) << 20;
+    if (paging_map(paging, start, start, bytes, PAGE_WRITE | PAGE_NO_EXECUTE | PAGE_UNCACHED)) {
+        say("no room to map PCI configuration space");
+        return -1;
+    }
+    visit_functions(a, end_dma, NULL);
+    clock_delay(SILENCE_NS);
+    return 0;
+}
+
+const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging)
+{
+    struct nics found = {.count = 0};
     the.dma = boot_pool_take(&boot->pool, BOOT_DMA);
-    if (!the.dma || paging_map(paging, start, start, bytes, PAGE_WRITE | PAGE_NO_EXECUTE | PAGE_UNCACHED)) {
-        say("no room to map PCI configuration space, or for a NIC's memory");
+    if (!the.dma) {
+        say("no room for a NIC's memory");
         return NULL;
     }
-    const struct nic_driver *driver = choose(nic, find_nics(a, nic), out, paging);
+    visit_functions(&boot->acpi, note_nic, &found);
+    const struct nic_driver *driver = choose(found.nic, found.count, out, paging);
     if (!driver) say("no NIC that a driver knows");
     return driver;
 }

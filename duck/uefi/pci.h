@@ -9,7 +9,12 @@
 #include "duck/uefi/boot.h"
 #include "duck/uefi/paging.h"
 
-/* Finds the devices that a driver knows; among several the first one with a link. Maps its BARs uncached, and
+/* Maps configuration space and ends the DMA of whatever the firmware left running (a USB controller, a NIC):
+ * before memory is used that is not ours alone until then. Bridges and displays are left as they are. Needs
+ * the clock. Returns 0, or -1: there is no PCI; the log says why. */
+int pci_start(const struct acpi *a, struct paging *paging);
+
+/* After pci_start(). Finds the devices that a driver knows; among several the first one with a link. Maps its BARs uncached, and
  * opens it with memory from the pool (BOOT_DMA). Returns the driver; NULL: none found, or none opens; the log
  * says why. */
 const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging);

@@ -93,7 +93,7 @@ static void arena_of_a_machine_with_32_gb(void **state)
         {RESERVED, 0xfed20000, 0xfed7ffff}, {RESERVED, 0xff000000, 0xffffffff},
         {FREE, 0x100000000, 0x88f7fffff},
     };
-    static const uint64_t firmware = 8 * MB; // more than image, tables, stacks and DMA of four cores
+    static const uint64_t firmware = 12 * MB; // more than image, tables, stacks and DMA of four cores
     struct memory_map m = {0};
     struct memory_piece p[8];
     uint64_t arena = 0;
