@@ -9,6 +9,7 @@
  * of latents: a warp owns every sixteenth group of 8 latents. Rows of a job that see the same positions
  * follow each other in one block, which fetches these once. */
 #include "cuda/attention.cuh"
+#include "cuda/cluster.cuh"
 #include "cuda/kv.cuh"
 
 #define HEADS 16u
@@ -61,18 +62,6 @@ __device__ static inline void open_arrivals(unsigned arrivals)
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
-}
-
-__device__ static inline void await_arrival(unsigned barrier, uint32_t parity)
-{
-    unsigned done = 0;
-    while (!done)
-        asm volatile("{\n\t.reg .pred p;\n\t"
-                     "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
 }
 
 /* Starts bringing positions base .. base + PIECE - 1 with one copy a row, a few by every warp; rows that are
@@ -343,7 +332,7 @@ template <int DTYPE, uint32_t PIECE, uint32_t TILE> struct walk {
     /* Of a piece that has been fetched. */
     __device__ void await(const tile_memory<PIECE, TILE> &m, uint32_t i)
     {
-        if constexpr (DTYPE == KV_BF16) await_arrival(m.arrivals + 8 * i, parities >> i & 1);
+        if constexpr (DTYPE == KV_BF16) arrival_await(m.arrivals + 8 * i, parities >> i & 1);
         parities ^= 1u << i;
     }
 };
