@@ -36,7 +36,7 @@
  */
 #define BACKEND_MTP_HIDDEN_AFTER_FINAL_NORM 1
 
-#define BACKEND_KEY_UNIT 8u
+#define BACKEND_KEY_UNIT 8u // positions; see backend_job.first_key
 
 enum kv_dtype { KV_F32, KV_BF16, KV_FP8 };
 
