@@ -111,6 +111,20 @@ static void the_reference_is_reproduced(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) check(&rows[i]);
 }
 
+/* A forecast for one of configs/hardware-*.json, of a model cut to `layers`. */
+static struct forecast run_on(const char *hardware, const char *sets, uint32_t layers)
+{
+    char path[400];
+    struct forecast f;
+    struct error err = {""};
+    const uint32_t all = config.layers;
+    snprintf(path, sizeof path, SOURCE_DIR "/configs/hardware-%s.json", hardware);
+    config.layers = layers;
+    if (make_on(&f, path, SCHEME_DUCKD, sets, &err)) fail_msg("%s", err.text);
+    config.layers = all;
+    return f;
+}
+
 /* What `bench --synthetic` measured (docs/numbers.md), with hardware files that hold what bench-duck measured
  * in the same run; no constant is fitted to any of it. */
 static void two_other_machines_are_predicted(void **state)
@@ -131,16 +145,9 @@ static void two_other_machines_are_predicted(void **state)
         {"EPYC, 1 thread, 12 of 61 layers", "epyc-1thread",
          AS_LOCAL "mtp=0 kv_bytes=4 prompt_tokens=4 output_tokens=16", 12, 610.3},
     };
-    const uint32_t all = config.layers;
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-        char path[400];
-        struct forecast f;
-        struct error err = {""};
-        snprintf(path, sizeof path, SOURCE_DIR "/configs/hardware-%s.json", runs[i].hardware);
-        config.layers = runs[i].layers;
-        if (make_on(&f, path, SCHEME_DUCKD, runs[i].sets, &err)) fail_msg("%s", err.text);
-        config.layers = all;
-        const struct published row = {runs[i].what, runs[i].tpot_ms, runs[i].tpot_ms, 0.15, f.tpot_ms};
+        const double ms = run_on(runs[i].hardware, runs[i].sets, runs[i].layers).tpot_ms;
+        const struct published row = {runs[i].what, runs[i].tpot_ms, runs[i].tpot_ms, 0.15, ms};
         print_message("%-45s %6.1f ms measured, %6.1f projected\n", row.what, row.low, row.forecast);
         check(&row);
     }
@@ -160,16 +167,9 @@ static void their_prefill_is_predicted(void **state)
         {"EPYC, 1 thread, 6 of 61 layers: 256 tokens", "epyc-1thread",
          AS_MEASURED "gpu=0 kv_bytes=4 prompt_tokens=256 prefill_chunk=256", 6, 5.97},
     };
-    const uint32_t all = config.layers;
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-        char path[400];
-        struct forecast f;
-        struct error err = {""};
-        snprintf(path, sizeof path, SOURCE_DIR "/configs/hardware-%s.json", runs[i].hardware);
-        config.layers = runs[i].layers;
-        if (make_on(&f, path, SCHEME_DUCKD, runs[i].sets, &err)) fail_msg("%s", err.text);
-        config.layers = all;
-        const struct published row = {runs[i].what, runs[i].tok_s, runs[i].tok_s, 0.15, f.prefill_tok_s};
+        const double rate = run_on(runs[i].hardware, runs[i].sets, runs[i].layers).prefill_tok_s;
+        const struct published row = {runs[i].what, runs[i].tok_s, runs[i].tok_s, 0.15, rate};
         print_message("%-45s %6.2f tok/s measured, %6.2f projected\n", row.what, row.low, row.forecast);
         check(&row);
     }
