@@ -30,6 +30,7 @@ _Atomic uint32_t platform_linux_stop;
 static struct {
     int fd;
     int (*gone)(int error);
+    int was_down; // the kernel says that an interface is down, and no more when it is then taken away
     _Atomic uint32_t sleepers;
     char name[32];
 } the;
@@ -97,10 +98,15 @@ static void linux_idle(void *self, uint64_t ns)
     (void)self;
     struct pollfd p = {.fd = the.fd, .events = POLLIN};
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    if (ppoll(&p, 1, &t, NULL) <= 0 || !(p.revents & (POLLERR | POLLHUP | POLLNVAL))) return;
-    int error = 0; // reading it ends it: else there would be no sleep any more
-    socklen_t size = sizeof error;
-    getsockopt(the.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    int ready = ppoll(&p, 1, &t, NULL), error = 0;
+    if (ready < 0 || (ready == 0 && !the.was_down)) return;
+    if (p.revents & (POLLERR | POLLHUP | POLLNVAL)) {
+        socklen_t size = sizeof error; // reading it ends it: else there would be no sleep any more
+        getsockopt(the.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+        the.was_down = 1;
+    } else if (ready) {
+        return; // frames
+    }
     if (the.gone && the.gone(error)) atomic_store(&platform_linux_stop, PLATFORM_LINUX_FAILED);
 }
 

@@ -10,7 +10,8 @@ struct linux_options {
     uint32_t cores;
     uint64_t spin_ns;
     int fd; // becomes readable when a frame arrives
-    /* The fd has reported an error while the duck slept: 1: for good, with a line on stderr. NULL: never. */
+    /* The fd has reported an error while the duck slept; from then on asked again, with error 0,
+     * whenever a sleep ends without a frame. 1: for good, with a line on stderr. NULL: never. */
     int (*gone)(int error);
 };
 
