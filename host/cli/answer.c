@@ -184,6 +184,17 @@ static int run_engine(struct run *r)
     return flush_text(r);
 }
 
+struct question question_of(const struct session *s, const struct ids *prompt, double spent_ms)
+{
+    const struct options *o = s->options;
+    return (struct question){.prompt = prompt,
+                             .max_tokens = (uint32_t)o->n,
+                             .ignore_eos = o->ignore_eos,
+                             .sampling = s->sampling,
+                             .stop = o->stop,
+                             .spent_ms = spent_ms};
+}
+
 int answer_make(struct session *s, const struct question *q, struct answer *a, struct error *err)
 {
     *a = (struct answer){.synthetic = s->synthetic};

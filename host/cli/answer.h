@@ -48,6 +48,9 @@ struct question {
     void *ctx;
 };
 
+/* With the session's sampling and its options' limits; who listens is the caller's to add. */
+struct question question_of(const struct session *s, const struct ids *prompt, double spent_ms);
+
 /* Also on failure *a holds what came before it; answer_free in any case. */
 int answer_make(struct session *s, const struct question *q, struct answer *a, struct error *err);
 void answer_free(struct answer *a);

@@ -110,18 +110,10 @@ static int keep_answer(struct chat *c, const struct answer *a)
 static int answer_turn(struct chat *c, const struct ids *prompt, double spent_ms, struct error *err)
 {
     struct session *s = &c->session;
-    const struct options *o = s->options;
     struct answer a;
-    struct question q = {
-        .prompt = prompt,
-        .max_tokens = (uint32_t)o->n,
-        .ignore_eos = o->ignore_eos,
-        .sampling = s->sampling,
-        .stop = o->stop,
-        .spent_ms = spent_ms,
-        .on_text = show_text,
-        .ctx = c,
-    };
+    struct question q = question_of(s, prompt, spent_ms);
+    q.on_text = show_text;
+    q.ctx = c;
     c->dim = c->think && c->styled;
     if (c->dim) fputs(DIM, stdout);
     interrupt_catch(true);

@@ -92,17 +92,10 @@ static int answer_prompt(struct session *s, const struct ids *prompt, double spe
 {
     const struct options *o = s->options;
     struct answer a;
-    struct question q = {
-        .prompt = prompt,
-        .max_tokens = (uint32_t)o->n,
-        .ignore_eos = o->ignore_eos,
-        .sampling = s->sampling,
-        .stop = o->stop,
-        .spent_ms = spent_ms,
-        .on_text = o->json ? NULL : print_text,
-        .on_token = csv->stream ? write_row : NULL,
-        .ctx = csv,
-    };
+    struct question q = question_of(s, prompt, spent_ms);
+    q.on_text = o->json ? NULL : print_text;
+    q.on_token = csv->stream ? write_row : NULL;
+    q.ctx = csv;
     interrupt_catch(false);
     int rc = answer_make(s, &q, &a, err);
     interrupt_release();

@@ -48,19 +48,6 @@ static int read_local(struct flock_spec *out, const char *text, struct error *er
     return allocate(out, ducks, err);
 }
 
-/* Refuses members whose key is not in the NULL-terminated list. */
-static int check_keys(const cJSON *object, const char *const *known, const char *where, struct error *err)
-{
-    const cJSON *member;
-    cJSON_ArrayForEach(member, object)
-    {
-        const char *const *k = known;
-        while (*k && strcmp(*k, member->string) != 0) k++;
-        if (!*k) return error_set(err, -EINVAL, "%s: unknown key '%.60s'", where, member->string);
-    }
-    return 0;
-}
-
 static int read_number(const cJSON *duck, const char *key, double scale, double *value, const char *where,
                        struct error *err)
 {
@@ -84,7 +71,7 @@ static int read_duck(struct flock_spec *s, uint32_t i, const cJSON *item, const 
     if (!cJSON_IsObject(item)) {
         return error_set(err, -EINVAL, "%s is %s, it must be an object", where, json_show(item).s);
     }
-    int rc = network ? 0 : check_keys(item, known, where, err);
+    int rc = network ? 0 : json_check_keys(item, known, where, err);
     if (rc != 0) return rc;
     const cJSON *n = json_get(item, "name");
     if (n) {
@@ -151,7 +138,7 @@ static int read_root(struct flock_spec *s, const cJSON *root, const char *name, 
     if (!cJSON_IsObject(root)) return error_set(err, -EINVAL, "%s: not a JSON object", name);
     int rc = find_transport(s, root, name, err);
     if (rc == 0 && s->transport->network) return read_network(s, root, name, err);
-    if (rc == 0) rc = check_keys(root, known, name, err);
+    if (rc == 0) rc = json_check_keys(root, known, name, err);
     if (rc != 0) return rc;
     const cJSON *ducks = json_get(root, "ducks");
     int count = cJSON_IsArray(ducks) ? cJSON_GetArraySize(ducks) : 0;

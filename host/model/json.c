@@ -161,6 +161,18 @@ const cJSON *json_get(const cJSON *object, const char *key)
     return cJSON_IsNull(item) ? NULL : item;
 }
 
+int json_check_keys(const cJSON *object, const char *const *known, const char *where, struct error *err)
+{
+    const cJSON *member;
+    cJSON_ArrayForEach(member, object)
+    {
+        const char *const *k = known;
+        while (*k && strcmp(*k, member->string) != 0) k++;
+        if (!*k) return error_set(err, -EINVAL, "%s: unknown key '%.60s'", where, member->string);
+    }
+    return 0;
+}
+
 bool json_uint(const cJSON *item, uint64_t *out)
 {
     if (!cJSON_IsNumber(item)) return false;

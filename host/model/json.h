@@ -25,6 +25,9 @@ int json_read(cJSON **out, const char *path, size_t max_bytes, struct error *err
 /* The member, or NULL when it is absent or null. Keys are case sensitive. */
 const cJSON *json_get(const cJSON *object, const char *key);
 
+/* -EINVAL: a member whose key is not in the NULL-terminated list. `where` begins the message. */
+int json_check_keys(const cJSON *object, const char *const *known, const char *where, struct error *err);
+
 /* True for an exact integer 0 .. 2^53 (beyond that doubles skip integers). */
 bool json_uint(const cJSON *item, uint64_t *out);
 

@@ -80,8 +80,11 @@ static int check_shape(const struct checkpoint *c, const struct tensor *t, const
                      show_shape(t->shape, t->dims).s, show_shape(want, dims).s);
 }
 
-static int find(const struct checkpoint *c, const struct tensor **out, const char *name, struct error *err)
+static int find(const struct checkpoint *c, const struct tensor **out, struct error *err,
+                const char *name_format, va_list args)
 {
+    char name[MAX_NAME];
+    vsnprintf(name, sizeof name, name_format, args);
     *out = checkpoint_find(c, name);
     if (*out) return 0;
     const char *first = checkpoint_files(c) ? checkpoint_file(c, 0) : "";
@@ -125,12 +128,10 @@ int checkpoint_matrix(const struct checkpoint *c, struct weight *out, uint64_t r
                       struct error *err, const char *name_format, ...)
 {
     const struct tensor *t;
-    char name[MAX_NAME];
     va_list args;
     va_start(args, name_format);
-    vsnprintf(name, sizeof name, name_format, args);
+    int rc = find(c, &t, err, name_format, args);
     va_end(args);
-    int rc = find(c, &t, name, err);
     if (rc) return rc;
     const uint64_t want[2] = {rows, cols};
     if ((rc = check_shape(c, t, want, 2, err))) return rc;
@@ -150,12 +151,10 @@ int checkpoint_vector(const struct checkpoint *c, float *out, uint64_t n, struct
                       const char *name_format, ...)
 {
     const struct tensor *t;
-    char name[MAX_NAME];
     va_list args;
     va_start(args, name_format);
-    vsnprintf(name, sizeof name, name_format, args);
+    int rc = find(c, &t, err, name_format, args);
     va_end(args);
-    int rc = find(c, &t, name, err);
     if (rc) return rc;
     if ((rc = check_shape(c, t, &n, 1, err))) return rc;
     const uint8_t *p = t->data;

@@ -60,18 +60,6 @@ static int parse_mac(const char *text, uint8_t mac[6])
 
 /* ---- members ---- */
 
-static int check_keys(const cJSON *object, const char *const *known, const char *where, struct error *err)
-{
-    const cJSON *member;
-    cJSON_ArrayForEach(member, object)
-    {
-        const char *const *k = known;
-        while (*k && strcmp(*k, member->string) != 0) k++;
-        if (!*k) return error_set(err, -EINVAL, "%s: unknown key '%.60s'", where, member->string);
-    }
-    return 0;
-}
-
 static int read_uint(const cJSON *o, const char *key, uint64_t least, uint64_t most, uint32_t *out,
                      const char *where, struct error *err)
 {
@@ -132,7 +120,7 @@ static int read_match(struct net_match *m, const cJSON *item, uint32_t port, con
     if (!cJSON_IsObject(item))
         return error_set(err, -EINVAL, "%s is %s, it must be an object", where, json_show(item).s);
     uint32_t udp = WIRE_DUCK_PORT;
-    int rc = check_keys(item, known, where, err);
+    int rc = json_check_keys(item, known, where, err);
     if (!rc) rc = read_address(item, "address", ':', &m->address, &udp, 65535, "10.21.1.101", where, err);
     m->udp = (uint16_t)udp;
     const cJSON *mac = json_get(item, "mac");
@@ -172,7 +160,7 @@ static int read_port(struct net_port_config *p, const cJSON *item, uint32_t i, b
     static const char *const known_dpdk[] = {"address", "device", "pci", "lcore", "tap", "ducks", NULL};
     if (!cJSON_IsObject(item))
         return error_set(err, -EINVAL, "%s is %s, it must be an object", where, json_show(item).s);
-    int rc = check_keys(item, dpdk ? known_dpdk : known_udp, where, err);
+    int rc = json_check_keys(item, dpdk ? known_dpdk : known_udp, where, err);
     p->prefix = 24;
     if (!rc) rc = read_address(item, "address", '/', &p->address, &p->prefix, 30, "10.21.1.1/24", where, err);
     if (!rc && !p->address)
@@ -242,7 +230,7 @@ static int read_inside(struct net_config *c, const cJSON *root, const char *name
     if (!item) return 0;
     if (!cJSON_IsObject(item))
         return error_set(err, -EINVAL, "%s is %s, it must be an object", where, json_show(item).s);
-    int rc = check_keys(item, known, where, err);
+    int rc = json_check_keys(item, known, where, err);
     if (rc) return rc;
     if (!cJSON_IsNumber(memory) || !(memory->valuedouble >= 0.01 && memory->valuedouble < 1e6))
         return error_set(err, -EINVAL, "%s: memory_gb is %s, it must be a number of 0.01 or more", where,
@@ -365,7 +353,7 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     c->payload = WIRE_PAYLOAD;
     c->step_tokens = 32;
     c->memory_mb = 256;
-    int rc = check_keys(root, known, name, err);
+    int rc = json_check_keys(root, known, name, err);
     if (!rc) rc = read_key(c, root, name, err);
     if (!rc) rc = read_state(c, root, name, err);
     if (!rc) rc = read_times(c, root, name, err);

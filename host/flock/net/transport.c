@@ -389,42 +389,13 @@ static void net_times_of(const struct transport *t, struct flock_times *out)
     net_flock_figures(&((const struct net_transport *)t)->f, out);
 }
 
-const struct transport_ops transport_udp = {
-    .name = "udp",
-    .network = true,
-    .find = find_udp,
-    .open = net_open,
-    .close = net_close,
-    .load = net_transport_load,
-    .loaded = net_loaded,
-    .lost = net_transport_lost,
-    .drop = net_transport_drop,
-    .guest = net_guest,
-    .take_back = net_transport_take_back,
-    .resume = net_transport_resume,
-    .submit = net_transport_submit,
-    .poll = net_transport_poll,
-    .settle = net_settle,
-    .stats = net_stats,
-    .times = net_times_of,
-};
-
-const struct transport_ops transport_dpdk = {
-    .name = "dpdk",
-    .network = true,
-    .find = find_dpdk,
-    .open = net_open,
-    .close = net_close,
-    .load = net_transport_load,
-    .loaded = net_loaded,
-    .lost = net_transport_lost,
-    .drop = net_transport_drop,
-    .guest = net_guest,
-    .take_back = net_transport_take_back,
-    .resume = net_transport_resume,
-    .submit = net_transport_submit,
-    .poll = net_transport_poll,
-    .settle = net_settle,
-    .stats = net_stats,
-    .times = net_times_of,
-};
+/* They differ in what carries the frames, which find() decides. */
+#define NETWORK(carrier)                                                                                     \
+    {                                                                                                        \
+        .name = #carrier, .network = true, .find = find_##carrier, .open = net_open, .close = net_close,     \
+        .load = net_transport_load, .loaded = net_loaded, .lost = net_transport_lost,                        \
+        .drop = net_transport_drop, .guest = net_guest, .take_back = net_transport_take_back,                \
+        .resume = net_transport_resume, .submit = net_transport_submit, .poll = net_transport_poll,          \
+        .settle = net_settle, .stats = net_stats, .times = net_times_of,                                     \
+    }
+const struct transport_ops transport_udp = NETWORK(udp), transport_dpdk = NETWORK(dpdk);
