@@ -251,16 +251,18 @@ static int cuda_seq_open(struct backend *b, backend_seq *out, uint32_t capacity,
     return sequence_take(&self(b)->q, out, capacity, err);
 }
 
+static int cuda_seq_fork(struct backend *b, backend_seq *out, backend_seq from, uint32_t positions,
+                         uint32_t capacity, struct error *err)
+{
+    struct cuda_backend *c = self(b);
+    const int rc = sequence_fork(&c->q, out, from, positions, capacity, err);
+    if (rc == -EIO) c->broken = true;
+    return rc;
+}
+
 static void cuda_seq_close(struct backend *b, backend_seq seq)
 {
     sequence_give(&self(b)->q, seq);
-}
-
-static void cuda_copy_position(struct backend *b, backend_seq from, backend_seq to, uint32_t positions)
-{
-    struct error err;
-    if (sequence_share(&self(b)->q, from, to, positions, &err))
-        self(b)->broken = true; // the next start says so
 }
 
 static uint64_t cuda_kv_bytes(const struct backend *b, uint32_t positions)
@@ -510,25 +512,11 @@ static uint64_t cuda_memory_bytes(const struct backend *b)
     return reinterpret_cast<const struct cuda_backend *>(b)->bytes;
 }
 
-extern const struct backend_ops backend_cuda = {"cuda",
-                                                cuda_open,
-                                                cuda_close,
-                                                cuda_seq_open,
-                                                cuda_seq_close,
-                                                cuda_start,
-                                                cuda_poll,
-                                                cuda_resume,
-                                                cuda_logits,
-                                                nullptr,
-                                                cuda_cancel,
-                                                cuda_set_probe,
-                                                cuda_copy_position,
-                                                cuda_memory_bytes,
-                                                cuda_kv_bytes,
-                                                cuda_kv_save,
-                                                cuda_kv_load,
-                                                cuda_best,
-                                                false};
+extern const struct backend_ops backend_cuda = {
+    "cuda",         cuda_open,         cuda_close,    cuda_seq_open, cuda_seq_fork, cuda_seq_close,
+    cuda_start,     cuda_poll,         cuda_resume,   cuda_logits,   nullptr,       cuda_cancel,
+    cuda_set_probe, cuda_memory_bytes, cuda_kv_bytes, cuda_kv_save,  cuda_kv_load,  cuda_best,
+    false};
 
 extern "C" __attribute__((visibility("default"))) cuda_backend_fn duckd_cuda_backend;
 

@@ -49,9 +49,11 @@ static int write_table(struct sequences *q, uint32_t seq, uint32_t first, uint32
     return 0;
 }
 
-int sequence_take(struct sequences *q, uint32_t *out, uint32_t capacity, struct error *err)
+/* The entry of a free sequence of `capacity` positions whose first `shared` pages are those of `from`. */
+static int take(struct sequences *q, uint32_t *out, const struct sequence *from, uint32_t shared,
+                uint32_t capacity, struct error *err)
 {
-    const uint32_t pages = div_up(capacity, KV_PAGE);
+    const uint32_t pages = div_up(capacity, KV_PAGE), wanted = pages - shared;
     uint32_t i = 0;
     while (i < q->count && q->sequence[i].open) i++;
     if (i == q->count)
@@ -59,14 +61,15 @@ int sequence_take(struct sequences *q, uint32_t *out, uint32_t capacity, struct 
     if (capacity > q->max_positions)
         return gpu_host->error_set(err, -E2BIG, "a sequence of %u positions, the model has %u", capacity,
                                    q->max_positions);
-    if (pages > q->free_count)
+    if (wanted > q->free_count)
         return gpu_host->error_set(err, -ENOMEM,
                                    "a sequence of %u positions needs %u KV pages, %u of %u are free",
-                                   capacity, pages, q->free_count, q->page_count);
+                                   capacity, wanted, q->free_count, q->page_count);
     struct sequence *s = &q->sequence[i];
     s->page = (uint32_t *)malloc((pages ? pages : 1) * sizeof *s->page);
     if (!s->page) return gpu_host->error_set(err, -ENOMEM, "no memory for %u pages", pages);
-    for (uint32_t p = 0; p < pages; p++) s->page[p] = take_page(q);
+    for (uint32_t p = 0; p < shared; p++) q->holders[s->page[p] = from->page[p]]++;
+    for (uint32_t p = shared; p < pages; p++) s->page[p] = take_page(q);
     s->capacity = capacity;
     s->pages = pages;
     s->open = true;
@@ -74,6 +77,11 @@ int sequence_take(struct sequences *q, uint32_t *out, uint32_t capacity, struct 
     if (rc) sequence_give(q, i);
     *out = i;
     return rc;
+}
+
+int sequence_take(struct sequences *q, uint32_t *out, uint32_t capacity, struct error *err)
+{
+    return take(q, out, nullptr, 0, capacity, err);
 }
 
 void sequence_give(struct sequences *q, uint32_t seq)
@@ -133,20 +141,11 @@ int sequence_own(struct sequences *q, uint32_t seq, uint32_t first, uint32_t end
     return 0;
 }
 
-int sequence_share(struct sequences *q, uint32_t from, uint32_t to, uint32_t positions, struct error *err)
+/* What lies in a fork's own memory: the last page of the prefix, and hidden states. */
+static int copy_own(const struct sequences *q, uint32_t to, uint32_t from, uint32_t shared, uint32_t rest,
+                    struct error *err)
 {
-    const struct sequence *a = &q->sequence[from], *z = &q->sequence[to];
-    if (positions == 0) return 0;
-    const uint32_t full = (positions - 1) / KV_PAGE; // the last one is copied, even if it is full: it is
-                                                     // often written again
-    for (uint32_t p = 0; p < full; p++) {
-        q->holders[a->page[p]]++;
-        give_page(q, z->page[p]);
-        z->page[p] = a->page[p];
-    }
-    int rc = write_table(q, to, 0, full, err);
-    if (!rc) rc = sequence_own(q, to, positions - 1, positions, err);
-    if (!rc) rc = copy_page(q, z->page[full], a->page[full], positions - full * KV_PAGE, err);
+    const int rc = copy_page(q, q->sequence[to].page[shared], q->sequence[from].page[shared], rest, err);
     if (rc) return rc;
     const size_t ring = (size_t)q->ring_rows * q->s.hidden;
     if (q->rings)
@@ -154,6 +153,18 @@ int sequence_share(struct sequences *q, uint32_t from, uint32_t to, uint32_t pos
                                 cudaMemcpyDeviceToDevice, 0));
     GPU_TRY(cudaStreamSynchronize(0));
     return 0;
+}
+
+int sequence_fork(struct sequences *q, uint32_t *out, uint32_t from, uint32_t positions, uint32_t capacity,
+                  struct error *err)
+{
+    // The page of the last position is copied, even if it is full: it is often written again.
+    const uint32_t shared = (positions - 1) / KV_PAGE;
+    int rc = take(q, out, &q->sequence[from], shared, capacity, err);
+    if (rc) return rc;
+    rc = copy_own(q, *out, from, shared, positions - shared * KV_PAGE, err);
+    if (rc) sequence_give(q, *out);
+    return rc;
 }
 
 /* ---- images ---- */

@@ -1,8 +1,8 @@
 /* sequences.cuh: sequences and their KV pages, from one pool of fixed size.
  *
- * A sequence has pages for its whole capacity from the moment it is opened. A copied prefix is shared: the
- * copy refers to the original's full pages and gives its own back to the pool; only the last page of the
- * prefix is copied, so that both may go on writing. A page that several hold is never written: a job at
+ * A sequence has pages for its whole capacity from the moment it is opened. A fork shares its prefix: it
+ * refers to the original's full pages and takes only the others from the pool; the last page of the prefix is
+ * copied, so that both may go on writing. A page that several hold is never written: a job at
  * positions inside one gets a page of its own first (sequences_own). A page goes back to the pool with its
  * last holder. Nothing is allocated on the device after sequences_open(). Calls wait for the device, but
  * never for a lane's stream. */
@@ -31,11 +31,13 @@ int sequences_open(struct sequences *q, const shape &s, struct error *err);
 void sequences_close(struct sequences *q);
 
 int sequence_take(struct sequences *q, uint32_t *out, uint32_t capacity, struct error *err);
+/* With the prefix [0, positions), at least one and at most both capacities, and the recent hidden states of
+ * `from`. -EIO: the device failed. */
+int sequence_fork(struct sequences *q, uint32_t *out, uint32_t from, uint32_t positions, uint32_t capacity,
+                  struct error *err);
 void sequence_give(struct sequences *q, uint32_t seq);
 /* Pages of positions [first, end) of an open sequence are its own afterwards. */
 int sequence_own(struct sequences *q, uint32_t seq, uint32_t first, uint32_t end, struct error *err);
-/* `to` gets the prefix [0, positions) and the recent hidden states of `from`. */
-int sequence_share(struct sequences *q, uint32_t from, uint32_t to, uint32_t positions, struct error *err);
 
 /* An image is page after page, of each only its positions: [layer][position][latent, roped key], then
  * [layer][position][index key]. */

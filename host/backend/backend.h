@@ -90,8 +90,15 @@ struct backend_ops {
     const char *name; // "cpu", "cuda"
     int (*open)(struct backend **out, const struct backend_options *o, struct error *err);
     void (*close)(struct backend *b);
-    /* capacity: positions the sequence may ever hold. */
+    /* capacity: positions the sequence may ever hold. -EBUSY, -ENOMEM: closing another may make room. */
     int (*seq_open)(struct backend *b, backend_seq *out, uint32_t capacity, struct error *err);
+    /* Opens a sequence that begins with positions [0, positions) of another, at least 1, of which no job is
+     * under way; either may go on and be closed as if it were alone. The MTP layer's entry of position p has
+     * seen token p + 1: where the fork goes on with another token than the original, the MTP job of position
+     * positions - 1 must be run again. Its hidden state comes along if `from` still remembers it; else the
+     * main job of that position comes first. Errors as of seq_open. */
+    int (*seq_fork)(struct backend *b, backend_seq *out, backend_seq from, uint32_t positions,
+                    uint32_t capacity, struct error *err);
     void (*seq_close)(struct backend *b, backend_seq seq);
     int (*start)(struct backend *b, uint32_t lane, const struct backend_job *job, struct error *err);
     /* BACKEND_MLP fills *step; stays in that state until resume. FAILED fills err. A step may carry fewer
@@ -106,12 +113,7 @@ struct backend_ops {
     /* Drop a started job wherever it is; the lane is free afterwards. */
     void (*cancel)(struct backend *b, uint32_t lane);
     void (*set_probe)(struct backend *b, const struct backend_probe *probe); // NULL: none
-    /* KV [0, positions). The MTP layer's entry of position p has seen token p + 1: where the copy goes on
-     * with another token than the original, the MTP job of position positions - 1 must be run again. Its
-     * hidden state is copied too if `from` still remembers it; else the main job of that position comes
-     * first. */
-    void (*copy_position)(struct backend *b, backend_seq from, backend_seq to, uint32_t positions);
-    uint64_t (*memory_bytes)(const struct backend *b); // resident weights and KV
+    uint64_t (*memory_bytes)(const struct backend *b);                       // resident weights and KV
     /* KV [0, positions) of all layers as bytes that mean something to the same backend with the same model
      * and kv_dtype only; hidden states are not part of it. kv_load: into a sequence that was just opened.
      * Negative, err filled: the image, or the sequence, is not to be used. NULL, all three: this backend

@@ -98,8 +98,9 @@ void generation__release(struct generation *g); // everything but the result
 
 /* kv_restore.c: files behind the prefix cache. */
 int engine__open_store(struct engine *e, const struct kv_store_options *o, struct error *err);
-enum prefix_reuse engine__reuse(const struct engine *e);          // what a prompt wants of the cache
-void engine__restore(struct engine *e, const struct sequence *s); // a file's positions go into the cache
+enum prefix_reuse engine__reuse(const struct engine *e); // what a prompt wants of the cache
+void engine__restore(struct engine *e, const int32_t *ids,
+                     uint32_t count); // a file's positions go into the cache
 
 /* engine.c */
 uint32_t engine__borrow_lane(struct engine *e, struct generation *g); // until the round ends; LANE_NONE

@@ -58,18 +58,18 @@ static void choose_hidden(struct generation *g)
     if (from > s->hidden_from) s->hidden_from = from;
 }
 
-/* What the cache keeps holds sequences and memory of the backend, too: a new text has precedence. */
+/* With what is known of the prompt. */
 static int open_sequence(struct generation *g)
 {
     struct engine *e = g->engine;
-    uint32_t positions = e->model->config.max_positions;
+    const int32_t *ids = g->prompt;
+    uint32_t count = g->request.prompt_count, positions = e->model->config.max_positions;
     if (g->limit < positions) positions = g->limit;
-    for (;;) {
-        int rc = sequence_open(&g->sequence, e->backend, g->prompt, g->request.prompt_count, g->limit,
-                               positions, &g->result.error);
-        bool full = rc == -ENOMEM || rc == -EBUSY;
-        if (!full || !e->prefixes || !prefix_cache_give_up(e->prefixes)) return rc;
-    }
+    if (!e->prefixes)
+        return sequence_open(&g->sequence, e->backend, ids, count, g->limit, positions, &g->result.error);
+    if (e->store) engine__restore(e, ids, count);
+    return prefix_cache_begin(e->prefixes, &g->sequence, e->backend, ids, count, g->limit, positions,
+                              engine__reuse(e), &g->result.cached_tokens, &g->result.error);
 }
 
 int generation__admit(struct generation *g)
@@ -83,9 +83,6 @@ int generation__admit(struct generation *g)
     g->sequence.best_mtp = e->backend->ops->best != NULL;
     g->sequence.best_main = g->sequence.best_mtp && g->request.ids_only && sampler_takes_largest(g->sampler);
     drafts_begin(&e->drafts, &g->drafts);
-    if (e->store) engine__restore(e, &g->sequence);
-    if (e->prefixes)
-        g->result.cached_tokens = prefix_cache_reuse(e->prefixes, &g->sequence, engine__reuse(e));
     if (e->set.mtp_window) choose_hidden(g);
     g->stage = STAGE_PREFILL;
     g->prefill_ns = clock_ns();

@@ -29,15 +29,18 @@ int engine__open_store(struct engine *e, const struct kv_store_options *o, struc
     return rc;
 }
 
-void engine__restore(struct engine *e, const struct sequence *s)
+void engine__restore(struct engine *e, const int32_t *ids, uint32_t count)
 {
     struct sequence kept;
     bool conversation;
-    uint32_t have = prefix_cache_match(e->prefixes, s, engine__reuse(e)), all;
-    if (kv_store_find(e->store, s->ids, s->count, &all) < have + WORTH_READING) return;
+    uint32_t have = prefix_cache_match(e->prefixes, ids, count, engine__reuse(e)), all;
+    if (kv_store_find(e->store, ids, count, &all) < have + WORTH_READING) return;
     if (all * e->set.bytes_per_position > e->set.prefix_cache_bytes) return; // the cache would not keep it
-    if (kv_store_load(e->store, s->ids, s->count, &kept, &conversation)) return;
-    prefix_cache_keep(e->prefixes, &kept, conversation);
+    int rc;
+    do {
+        rc = kv_store_load(e->store, ids, count, &kept, &conversation);
+    } while (prefix_cache_makes_way(e->prefixes, rc));
+    if (!rc) prefix_cache_keep(e->prefixes, &kept, conversation);
 }
 
 uint64_t engine_write_behind(struct engine *e)

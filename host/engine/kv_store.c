@@ -369,20 +369,19 @@ static int load(struct kv_store *s, struct file *f, struct sequence *out, struct
 {
     struct backend *b = s->o.backend;
     uint32_t n = f->header.positions;
-    uint8_t *image = read_image(s, f, err);
-    if (!image) return -EINVAL;
     int rc = sequence_open(out, b, f->ids, n, n, n, err);
-    if (!rc) {
-        rc = b->ops->kv_load(b, out->handle, n, image, err);
-        if (rc) sequence_close(out);
-    }
-    if (!rc) {
-        out->main_done = n;
-        out->mtp_from = f->header.mtp_from;
-        out->mtp_done = f->header.mtp_done < n ? f->header.mtp_done : n;
-    }
+    if (rc) return rc;
+    uint8_t *image = read_image(s, f, err);
+    rc = image ? b->ops->kv_load(b, out->handle, n, image, err) : -EINVAL;
     free(image);
-    return rc;
+    if (rc) {
+        sequence_close(out);
+        return rc;
+    }
+    out->main_done = n;
+    out->mtp_from = f->header.mtp_from;
+    out->mtp_done = f->header.mtp_done < n ? f->header.mtp_done : n;
+    return 0;
 }
 
 int kv_store_load(struct kv_store *s, const int32_t *ids, uint32_t count, struct sequence *out,
@@ -397,11 +396,11 @@ int kv_store_load(struct kv_store *s, const int32_t *ids, uint32_t count, struct
         struct file *f = &s->file[best];
         *conversation = f->header.conversation;
         rc = load(s, f, out, &err);
-        if (rc) {
+        if (!rc) {
+            touch(s, f);
+        } else if (rc != -ENOMEM && rc != -EBUSY) {
             log_notice("%s/%s: %s", s->o.dir, f->name, err.text);
             forget(s, best, false);
-        } else {
-            touch(s, f);
         }
     }
     pthread_mutex_unlock(&s->mutex);

@@ -30,7 +30,8 @@ void kv_store_close(struct kv_store *s); // what is being written is finished
 
 /* How many tokens of ids[count] the best file has positions for, and how many positions that file holds. */
 uint32_t kv_store_find(struct kv_store *s, const int32_t *ids, uint32_t count, uint32_t *positions);
-/* Opens *out with all that the best file holds. Negative, said in one line: it turned out to be damaged. */
+/* Opens *out with all that the best file holds. -ENOMEM, -EBUSY: no room for it now. Otherwise negative, said
+ * in one line: it turned out to be damaged. */
 int kv_store_load(struct kv_store *s, const int32_t *ids, uint32_t count, struct sequence *out,
                   bool *conversation);
 /* Copies the sequence's positions and has them written. Unless it may wait, nothing is done while another

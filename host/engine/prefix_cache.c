@@ -1,6 +1,7 @@
 /* prefix_cache.c: few and long entries, so every search is a walk over all of them. */
 #include "host/engine/prefix_cache.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "host/util/clock.h"
@@ -80,75 +81,98 @@ static void drop(struct prefix_cache *c, uint32_t i)
     c->entry[i] = c->entry[--c->count];
 }
 
-static uint32_t common_prefix(const struct sequence *a, uint32_t a_count, const struct sequence *b,
-                              uint32_t b_count)
+static uint32_t common_prefix(const struct sequence *a, const int32_t *ids, uint32_t count)
 {
-    uint32_t n = 0, end = a_count < b_count ? a_count : b_count;
-    while (n < end && a->ids[n] == b->ids[n]) n++;
+    uint32_t n = 0, end = a->main_done < count ? a->main_done : count;
+    while (n < end && a->ids[n] == ids[n]) n++;
     return n;
 }
 
-/* The entry that gives the most positions, c->count: none gives any. */
-static uint32_t best_entry(const struct prefix_cache *c, const struct sequence *s, enum prefix_reuse how,
-                           uint32_t *positions)
+/* The entry that gives the most positions; c->count, and no positions: none gives enough. */
+static uint32_t best_entry(const struct prefix_cache *c, const int32_t *ids, uint32_t count,
+                           enum prefix_reuse how, uint32_t *positions)
 {
-    uint32_t best = c->count, most = 0;
+    uint32_t best = c->count, most = MIN_POSITIONS - 1;
     for (uint32_t i = 0; i < c->count; i++) {
-        const struct entry *e = &c->entry[i];
-        uint32_t n = common_prefix(&e->sequence, e->sequence.main_done, s, s->count);
+        const struct sequence *s = &c->entry[i].sequence;
+        uint32_t n = common_prefix(s, ids, count);
         // The MTP layer's position t has seen token t + 1.
         if (how != PREFIX_MAIN && n > 0) n--;
-        if (how == PREFIX_ALL && n > e->sequence.mtp_done) n = e->sequence.mtp_done;
-        if (n >= s->count) n = s->count - 1;
+        if (how == PREFIX_ALL && n > s->mtp_done) n = s->mtp_done;
+        if (n >= count) n = count - 1;
         if (n <= most) continue;
         most = n;
         best = i;
     }
-    *positions = most < MIN_POSITIONS ? 0 : most;
+    *positions = best == c->count ? 0 : most;
     return best;
 }
 
-uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, enum prefix_reuse how)
+uint32_t prefix_cache_match(const struct prefix_cache *c, const int32_t *ids, uint32_t count,
+                            enum prefix_reuse how)
 {
     uint32_t most;
-    best_entry(c, s, how, &most);
+    best_entry(c, ids, count, how, &most);
     return most;
 }
 
-uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, enum prefix_reuse how)
+/* The entry that is worth least; `spared` (an index, or more than there are) only if there is no other. */
+static void give_up(struct prefix_cache *c, uint32_t spared)
 {
-    uint32_t most, index = best_entry(c, s, how, &most);
-    if (most == 0) return 0;
-    struct entry *best = &c->entry[index];
-    best->used = ++c->clock;
-    s->backend->ops->copy_position(s->backend, best->sequence.handle, s->handle, most);
-    s->main_done = s->hidden_from = most; // hidden states do not always come along
-    if (how != PREFIX_MAIN && best->sequence.mtp_from <= most && most <= best->sequence.mtp_done) {
-        s->mtp_from = best->sequence.mtp_from;
-        s->mtp_done = most;
-    }
-    return most;
-}
-
-bool prefix_cache_give_up(struct prefix_cache *c)
-{
-    if (c->count == 0) return false;
     bool spare = conversation_bytes(c) <= c->budget / 4 * 3;
-    uint32_t worst = 0;
-    for (uint32_t i = 1; i < c->count; i++) {
+    uint32_t worst = spared == 0 && c->count > 1 ? 1 : 0;
+    for (uint32_t i = worst + 1; i < c->count; i++) {
         const struct entry *e = &c->entry[i], *w = &c->entry[worst];
         bool differ = spare && e->conversation != w->conversation;
-        if (differ ? w->conversation : e->used < w->used) worst = i;
+        if (i != spared && (differ ? w->conversation : e->used < w->used)) worst = i;
     }
     if (c->on_drop) c->on_drop(c->ctx, &c->entry[worst].sequence, c->entry[worst].conversation, false);
     drop(c, worst);
+}
+
+static bool makes_way(struct prefix_cache *c, int rc, uint32_t spared)
+{
+    bool full = rc == -ENOMEM || rc == -EBUSY;
+    if (!full || c->count == 0) return false;
+    give_up(c, spared);
     return true;
+}
+
+bool prefix_cache_makes_way(struct prefix_cache *c, int rc)
+{
+    return makes_way(c, rc, UINT32_MAX);
+}
+
+/* What a fork's first n positions are worth. */
+static void inherit(struct sequence *s, const struct sequence *from, uint32_t n, enum prefix_reuse how)
+{
+    s->main_done = s->hidden_from = n; // hidden states do not always come along
+    if (how == PREFIX_MAIN || from->mtp_from > n || from->mtp_done < n) return;
+    s->mtp_from = from->mtp_from;
+    s->mtp_done = n;
+}
+
+int prefix_cache_begin(struct prefix_cache *c, struct sequence *s, struct backend *b, const int32_t *ids,
+                       uint32_t count, uint32_t room, uint32_t positions, enum prefix_reuse how,
+                       uint32_t *reused, struct error *err)
+{
+    uint32_t i;
+    int rc;
+    do {
+        i = best_entry(c, ids, count, how, reused);
+        rc = *reused ? sequence_fork(s, &c->entry[i].sequence, *reused, ids, count, room, positions, err)
+                     : sequence_open(s, b, ids, count, room, positions, err);
+    } while (makes_way(c, rc, i));
+    if (rc || *reused == 0) return rc;
+    c->entry[i].used = ++c->clock;
+    inherit(s, &c->entry[i].sequence, *reused, how);
+    return 0;
 }
 
 /* Gives up entries until the budget holds. */
 static void make_room(struct prefix_cache *c)
 {
-    while (c->count > MAX_ENTRIES || (c->count && prefix_cache_bytes(c) > c->budget)) prefix_cache_give_up(c);
+    while (c->count > MAX_ENTRIES || (c->count && prefix_cache_bytes(c) > c->budget)) give_up(c, UINT32_MAX);
 }
 
 /* A sequence may own far more positions than it used; what is kept owns as many as it holds. */
@@ -158,9 +182,8 @@ static int shrink(struct sequence *s)
     uint32_t n = s->main_done;
     if (s->room <= 2 * n) return 0;
     struct error err;
-    int rc = sequence_open(&small, s->backend, s->ids, n, n, n, &err);
+    int rc = sequence_fork(&small, s, n, s->ids, n, n, n, &err);
     if (rc) return rc;
-    small.backend->ops->copy_position(small.backend, s->handle, small.handle, n);
     small.main_done = n;
     small.mtp_from = s->mtp_from;
     small.mtp_done = s->mtp_done;
@@ -174,7 +197,7 @@ void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continue
     uint32_t n = s->main_done;
     for (uint32_t i = 0; i < c->count && n >= MIN_POSITIONS;) {
         struct entry *e = &c->entry[i];
-        uint32_t m = e->sequence.main_done, same = common_prefix(&e->sequence, m, s, n);
+        uint32_t m = e->sequence.main_done, same = common_prefix(&e->sequence, s->ids, n);
         if (same == n && m > n) { // known, and more
             e->used = ++c->clock;
             n = 0;
@@ -184,7 +207,9 @@ void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continue
             i++;
         }
     }
-    if (n < MIN_POSITIONS || n * c->bytes_per_position > c->budget || shrink(s)) {
+    int rc = n < MIN_POSITIONS || n * c->bytes_per_position > c->budget ? -E2BIG : shrink(s);
+    while (makes_way(c, rc, UINT32_MAX)) rc = shrink(s);
+    if (rc) {
         sequence_close(s);
         return;
     }

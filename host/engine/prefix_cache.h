@@ -1,9 +1,11 @@
 /* prefix_cache.h: KV of texts that ended, for texts that begin alike.
  *
- * Keeps the sequences of ended generations within a budget of bytes and gives the longest common prefix to a
- * new one by copying positions, so that a conversation's branches do not fight over one sequence. What was
- * continued once (a conversation) is given up only after everything that was not, unless it fills most of the
- * budget: small requests on the side do not push it out. Engine thread only. */
+ * Keeps the sequences of ended generations within a budget of bytes and begins a new one as a fork of the
+ * longest common prefix, so that a conversation's branches do not fight over one sequence. What was continued
+ * once (a conversation) is given up only after everything that was not, unless it fills most of the budget:
+ * small requests on the side do not push it out. What is kept also holds sequences and memory of the backend:
+ * where these run out it makes way for what begins, the text that is continued last of all. Engine thread
+ * only. */
 #ifndef DUCKD_HOST_ENGINE_PREFIX_CACHE_H
 #define DUCKD_HOST_ENGINE_PREFIX_CACHE_H
 
@@ -23,21 +25,24 @@ enum prefix_reuse {
     PREFIX_EITHER, // the main model's, and the MTP layer's where it has them up to there
 };
 
-/* Fills a fresh sequence's KV and sets how far it is. Returns how many positions were reused: fewer than the
- * sequence's tokens, since the last one has to give logits; with MTP also fewer than the common prefix, whose
- * last token is run again for the hidden state that the MTP layer needs. */
-uint32_t prefix_cache_reuse(struct prefix_cache *c, struct sequence *s, enum prefix_reuse how);
+/* Opens a sequence as sequence_open() does and sets how far it is. *reused: positions that came from here,
+ * fewer than the sequence's tokens, since the last one has to give logits; with MTP also fewer than the
+ * common prefix, whose last token is run again for the hidden state that the MTP layer needs. */
+int prefix_cache_begin(struct prefix_cache *c, struct sequence *s, struct backend *b, const int32_t *ids,
+                       uint32_t count, uint32_t room, uint32_t positions, enum prefix_reuse how,
+                       uint32_t *reused, struct error *err);
 
 /* Takes a sequence that nobody runs any more: kept or closed, *s is empty afterwards. `continued`: it began
  * with positions from here. */
 void prefix_cache_keep(struct prefix_cache *c, struct sequence *s, bool continued);
 
-/* Gives up the entry that is worth least, so that the backend has room for another sequence. False: there is
- * none. */
-bool prefix_cache_give_up(struct prefix_cache *c);
+/* After `rc` of an attempt to open a sequence: gives up the entry that is worth least if the backend may have
+ * room then. False: it is no want of room, or nothing is left. */
+bool prefix_cache_makes_way(struct prefix_cache *c, int rc);
 
-/* How many positions prefix_cache_reuse() would give. */
-uint32_t prefix_cache_match(const struct prefix_cache *c, const struct sequence *s, enum prefix_reuse how);
+/* How many positions prefix_cache_begin() would give. */
+uint32_t prefix_cache_match(const struct prefix_cache *c, const int32_t *ids, uint32_t count,
+                            enum prefix_reuse how);
 /* Is told of sequences that are given up for want of room, and of all that are left when the cache is closed
  * (`closing`), the least recently used first. */
 typedef void prefix_cache_drop_fn(void *ctx, const struct sequence *s, bool conversation, bool closing);

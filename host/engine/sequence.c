@@ -5,20 +5,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-int sequence_open(struct sequence *s, struct backend *b, const int32_t *ids, uint32_t count, uint32_t room,
-                  uint32_t positions, struct error *err)
+static int set_ids(struct sequence *s, const int32_t *ids, uint32_t count, uint32_t room, struct error *err)
 {
     *s = (struct sequence){.count = count, .room = room};
     s->ids = malloc((size_t)room * sizeof *s->ids);
     if (!s->ids) return error_set(err, -ENOMEM, "no memory for %u token ids", room);
     memcpy(s->ids, ids, (size_t)count * sizeof *ids);
-    int rc = b->ops->seq_open(b, &s->handle, positions, err);
-    if (rc) {
-        sequence_close(s);
-        return rc;
-    }
-    s->backend = b;
     return 0;
+}
+
+static int opened(struct sequence *s, struct backend *b, int rc)
+{
+    if (rc)
+        sequence_close(s);
+    else
+        s->backend = b;
+    return rc;
+}
+
+int sequence_open(struct sequence *s, struct backend *b, const int32_t *ids, uint32_t count, uint32_t room,
+                  uint32_t positions, struct error *err)
+{
+    int rc = set_ids(s, ids, count, room, err);
+    if (!rc) rc = b->ops->seq_open(b, &s->handle, positions, err);
+    return opened(s, b, rc);
+}
+
+int sequence_fork(struct sequence *s, const struct sequence *from, uint32_t n, const int32_t *ids,
+                  uint32_t count, uint32_t room, uint32_t positions, struct error *err)
+{
+    struct backend *b = from->backend;
+    int rc = set_ids(s, ids, count, room, err);
+    if (!rc) rc = b->ops->seq_fork(b, &s->handle, from->handle, n, positions, err);
+    return opened(s, b, rc);
 }
 
 void sequence_close(struct sequence *s)

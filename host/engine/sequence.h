@@ -26,6 +26,10 @@ struct sequence {
 /* positions: KV capacity; room >= count: tokens it may ever hold. */
 int sequence_open(struct sequence *s, struct backend *b, const int32_t *ids, uint32_t count, uint32_t room,
                   uint32_t positions, struct error *err);
+/* The same, beginning with the backend's positions [0, n) of another sequence, 0 < n < count or = count. What
+ * of them is right *s does not know yet. */
+int sequence_fork(struct sequence *s, const struct sequence *from, uint32_t n, const int32_t *ids,
+                  uint32_t count, uint32_t room, uint32_t positions, struct error *err);
 void sequence_close(struct sequence *s);
 void sequence_push(struct sequence *s, int32_t id); // count < room
 

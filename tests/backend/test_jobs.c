@@ -96,10 +96,12 @@ static void test_lanes_and_copies(void **state)
     memcpy(b, a, 102 * sizeof *a); // the MTP layer at position 100 has seen token 101
     size_t vocab = h.model.config.vocab_size;
     float *la = room(&h), *lb = room(&h), *again = room(&h);
-    backend_seq sa = house_seq(&h, TOKENS), sb = house_seq(&h, TOKENS), sc = house_seq(&h, TOKENS + 50);
+    backend_seq sa = house_seq(&h, TOKENS), sb = house_seq(&h, TOKENS), sc;
     run_all(&h, sa, 0, a, 0, 64, la);
     run_all(&h, sb, 1, b, 0, 50, lb);
-    h.backend->ops->copy_position(h.backend, sa, sc, 101);
+    struct error err = {""};
+    const struct backend_ops *ops = h.backend->ops;
+    assert_int_equal(ops->seq_fork(h.backend, &sc, sa, 101, TOKENS + 50, &err), 0);
     int32_t wrong[3] = {5, 6, 7};
     struct backend_job job = {
         .kind = BACKEND_MAIN, .seq = sc, .position = 101, .tokens = 3, .ids = wrong, .logits_from = 3};
@@ -122,8 +124,6 @@ static void test_lanes_and_copies(void **state)
                              .tokens = 1,
                              .ids = b + 200,
                              .logits_from = 0};
-    struct error err = {""};
-    const struct backend_ops *ops = h.backend->ops;
     assert_int_equal(ops->start(h.backend, 0, &ja, &err), 0);
     assert_int_equal(ops->start(h.backend, 1, &jb, &err), 0);
     for (bool done = false; !done;) {

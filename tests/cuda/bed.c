@@ -47,6 +47,14 @@ backend_seq bed_seq(struct bed *bed, uint32_t capacity)
     return seq;
 }
 
+backend_seq bed_fork(struct bed *bed, backend_seq from, uint32_t positions, uint32_t capacity)
+{
+    struct error err = {""};
+    backend_seq seq;
+    if (bed->b->ops->seq_fork(bed->b, &seq, from, positions, capacity, &err)) fail_msg("%s", err.text);
+    return seq;
+}
+
 void bed_run_together(struct bed *bed, const struct backend_job *jobs, uint32_t n)
 {
     const struct backend_ops *ops = bed->b->ops;

@@ -18,6 +18,7 @@ void bed_open(struct bed *bed, const struct backend_ops *ops, const char *dir, e
 void bed_close(struct bed *bed);
 
 backend_seq bed_seq(struct bed *bed, uint32_t capacity);
+backend_seq bed_fork(struct bed *bed, backend_seq from, uint32_t positions, uint32_t capacity);
 /* Runs one job on one lane. */
 void bed_run(struct bed *bed, uint32_t lane, const struct backend_job *job);
 /* Runs jobs on lanes 0 .. n - 1 together. */

@@ -137,8 +137,7 @@ static void test_exact(void **state)
                                            .logits_from = 0};
         bed_run_together(&bed, jobs, LANES);
         same(&bed, 0, 0, want, "beside other lanes");
-        const backend_seq copy = bed_seq(&bed, LENGTH);
-        bed.b->ops->copy_position(bed.b, t[0].seq, copy, p);
+        const backend_seq copy = bed_fork(&bed, t[0].seq, p, LENGTH);
         const struct backend_job copied = {.kind = BACKEND_MAIN,
                                            .seq = copy,
                                            .position = p,

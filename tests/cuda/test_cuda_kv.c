@@ -1,5 +1,6 @@
 /* test_cuda_kv.c: prefixes that sequences share, and images of them: the bits of a text do not depend on
  * whose pages its prefix lies in, writing into a shared page leaves the others alone, pages are counted. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -72,11 +73,10 @@ static void test_shared(void **state)
     make_ids(&bed, ids, 1);
     for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
         const uint32_t n = lengths[k];
-        const backend_seq a = bed_seq(&bed, LENGTH), b = bed_seq(&bed, LENGTH), d = bed_seq(&bed, LENGTH);
+        const backend_seq a = bed_seq(&bed, LENGTH);
         bed_prefill(&bed, a, ids, n, CHUNK);
         float *want = row_at(&bed, a, ids, n);
-        ops->copy_position(bed.b, a, b, n);
-        ops->copy_position(bed.b, b, d, n);
+        const backend_seq b = bed_fork(&bed, a, n, LENGTH), d = bed_fork(&bed, b, n, LENGTH);
         // d's text turns elsewhere in the middle of what is shared: pages of its own from there on.
         memcpy(other, ids, sizeof ids);
         for (uint32_t i = n / 2; i < LENGTH; i++) other[i] = ids[LENGTH - 1 - i];
@@ -155,8 +155,7 @@ static void test_pool(void **state)
     seq[0] = bed_seq(&bed, longest);
     bed_prefill(&bed, seq[0], ids, n, CHUNK);
     float *want = row_at(&bed, seq[0], ids, n);
-    for (; shared < MOST && !ops->seq_open(bed.b, &seq[shared], n + 1, &err); shared++)
-        ops->copy_position(bed.b, seq[0], seq[shared], n);
+    while (shared < MOST && !ops->seq_fork(bed.b, &seq[shared], seq[0], n, n + 1, &err)) shared++;
     print_message("one text %u times: then %s\n", shared, err.text);
     assert_true(shared > 8); // eight is what the pool holds of full length
     same_row(&bed, seq[shared - 1], ids, n, want, "the last of many");
@@ -164,6 +163,36 @@ static void test_pool(void **state)
     while (shared) ops->seq_close(bed.b, seq[--shared]);
     while (plain < MOST && !ops->seq_open(bed.b, &seq[plain], longest, &err)) plain++;
     assert_in_range(plain, 1, MOST - 1); // all pages came back
+    bed_close(&bed);
+}
+
+/* A fork needs pages for what it does not share only; one that finds none changes nothing. */
+static void test_full_pool(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct error err;
+    int32_t ids[LENGTH];
+    backend_seq seq[MOST], fork;
+    bed_open(&bed, ops, "tests/goldens/v3-tiny", KV_BF16, 1, CHUNK);
+    make_ids(&bed, ids, 4);
+    const uint32_t longest = bed.model.config.max_positions, n = longest < LENGTH ? longest - 1 : LENGTH - 1;
+    seq[0] = bed_seq(&bed, longest);
+    bed_prefill(&bed, seq[0], ids, n, CHUNK);
+    float *want = row_at(&bed, seq[0], ids, n);
+    uint32_t count = 1;
+    while (count < MOST && !ops->seq_open(bed.b, &seq[count], longest, &err)) count++;
+    while (count < MOST && !ops->seq_open(bed.b, &seq[count], 1, &err)) count++;
+    assert_in_range(count, 2, MOST - 1);
+    assert_int_equal(ops->seq_open(bed.b, &fork, 1, &err), -ENOMEM); // pages, not sequences, are all in use
+    assert_int_equal(ops->seq_fork(bed.b, &fork, seq[0], n, n + 1, &err), -ENOMEM);
+    ops->seq_close(bed.b, seq[--count]);
+    const uint32_t one = (n - 1) / 64 * 64 + 64; // as far as the page of the prefix's last position goes
+    seq[count++] = fork = bed_fork(&bed, seq[0], n, one);
+    if (n < one) same_row(&bed, fork, ids, n, want, "a fork in the last page");
+    same_row(&bed, seq[0], ids, n, want, "what was forked");
+    free(want);
+    while (count) ops->seq_close(bed.b, seq[--count]);
     bed_close(&bed);
 }
 
@@ -175,12 +204,13 @@ int main(void)
         printf("skipped: %s\n", err.text);
         return SKIPPED;
     }
-    struct CMUnitTest tests[2 * sizeof cases / sizeof cases[0] + 1];
+    struct CMUnitTest tests[2 * sizeof cases / sizeof cases[0] + 2];
     size_t n = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         tests[n++] = (struct CMUnitTest){"shared prefixes", test_shared, NULL, NULL, (void *)&cases[i]};
         tests[n++] = (struct CMUnitTest){"images", test_image, NULL, NULL, (void *)&cases[i]};
     }
     tests[n++] = (struct CMUnitTest){"the pool", test_pool, NULL, NULL, NULL};
+    tests[n++] = (struct CMUnitTest){"a full pool", test_full_pool, NULL, NULL, NULL};
     return cmocka_run_group_tests_name("cuda-kv", tests, NULL, NULL);
 }

@@ -76,5 +76,5 @@ uint32_t text_go_on(struct bed b, struct text *t, uint32_t more)
 void text_say(struct text *t, uint32_t count, uint32_t variant)
 {
     for (uint32_t i = 0; i < count; i++)
-        t->id[t->count++] = (int32_t)((i * i * 7 + variant * 13 + i) % (FAKE_VOCAB - 1));
+        t->id[t->count++] = (int32_t)((i * i * 7 + variant * 5 + i) % (FAKE_VOCAB - 1));
 }

@@ -18,7 +18,7 @@ struct text {
     int32_t id[FAKE_POSITIONS];
     uint32_t count;
 };
-/* Appends `count` tokens; variants differ from the first one on. */
+/* Appends `count` tokens; variants below FAKE_EOS differ from the first one on. */
 void text_say(struct text *t, uint32_t count, uint32_t variant);
 /* Runs the text as a prompt and appends `more` tokens to it, checked against the model computed from the
  * whole text; returns how many of the prompt's were cached. */

@@ -106,19 +106,21 @@ static int seq_open(struct backend *b, backend_seq *out, uint32_t capacity, stru
     return 0;
 }
 
-static void copy_position(struct backend *b, backend_seq from, backend_seq to, uint32_t positions)
+static int seq_fork(struct backend *b, backend_seq *out, backend_seq from, uint32_t positions,
+                    uint32_t capacity, struct error *err)
 {
-    struct fake *f = (struct fake *)b;
+    struct fake *f = fake_of(b);
     const struct fake_seq *a = &f->seq[from];
-    struct fake_seq *z = &f->seq[to];
-    assert(a->open && z->open && positions <= a->main_end && positions <= z->capacity);
-    memset(z->kv.hidden, (int)(FAKE_NOTHING & 0xff),
-           sizeof z->kv.hidden); // not part of the contract: nobody may rely on them
+    assert(from < FAKE_SEQS && a->open && positions > 0 && positions <= a->main_end && positions <= capacity);
+    int rc = seq_open(b, out, capacity, err);
+    if (rc) return rc;
+    struct fake_seq *z = &f->seq[*out]; // without hidden states: nobody may rely on them
     for (uint32_t l = 0; l < FAKE_LAYERS; l++)
         memcpy(z->kv.main[l], a->kv.main[l], positions * sizeof(uint32_t));
     memcpy(z->kv.mtp, a->kv.mtp, positions * sizeof(uint32_t));
     z->main_end = positions;
     z->mtp_end = positions < a->mtp_end ? positions : a->mtp_end;
+    return 0;
 }
 
 static uint64_t kv_bytes(const struct backend *b, uint32_t positions)
@@ -288,8 +290,8 @@ static void cancel(struct backend *b, uint32_t lane)
 
 static const struct backend_ops fake_ops = {.name = "fake",
                                             .seq_open = seq_open,
+                                            .seq_fork = seq_fork,
                                             .seq_close = seq_close,
-                                            .copy_position = copy_position,
                                             .start = start,
                                             .poll = poll,
                                             .resume = resume,

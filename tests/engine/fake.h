@@ -11,7 +11,14 @@
 
 #include "host/engine/engine_internal.h"
 
-enum { FAKE_LAYERS = 3, FAKE_VOCAB = 40, FAKE_POSITIONS = 160, FAKE_EOS = 39, FAKE_SEQS = 8, FAKE_LANES = 8 };
+enum {
+    FAKE_LAYERS = 3,
+    FAKE_VOCAB = 40,
+    FAKE_POSITIONS = 160,
+    FAKE_EOS = 39,
+    FAKE_SEQS = 32,
+    FAKE_LANES = 8
+};
 
 #define FAKE_NOTHING 0xeeeeeeeeu // in place of a state that was not computed
 

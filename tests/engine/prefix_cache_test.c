@@ -86,12 +86,71 @@ static void a_full_backend_takes_new_texts(void **state)
     struct text last = {0};
     for (uint32_t i = 0; i < 6; i++) {
         struct text t = {0};
-        text_say(&t, 20, 30 + i);
+        text_say(&t, 20, 20 + i);
         assert_int_equal(text_go_on(b, &t, 4), 0);
         last = t;
     }
-    text_say(&last, 5, 40);
+    text_say(&last, 5, 4);
     assert_true(text_go_on(b, &last, 4) > 20);
+    bed_close(b);
+}
+
+/* The text that goes on is the one that would be given up first: it is the last to go, and the others make
+ * way. With room for one sequence it goes, too, and nothing is reused. */
+static void what_is_continued_makes_way_last(void **state)
+{
+    (void)state;
+    for (uint32_t most = 1; most <= 4; most++) {
+        struct bed b = bed_open(false, 1000);
+        struct text oldest = {0};
+        b.fake->most_seqs = most;
+        text_say(&oldest, 20, 30);
+        assert_int_equal(text_go_on(b, &oldest, 4), 0);
+        for (uint32_t i = 1; i < most; i++) {
+            struct text t = {0};
+            text_say(&t, 20, 30 + i);
+            assert_int_equal(text_go_on(b, &t, 4), 0);
+        }
+        text_say(&oldest, 5, 6);
+        assert_int_equal(text_go_on(b, &oldest, 4), most == 1 ? 0 : 23);
+        bed_close(b);
+    }
+}
+
+static bool until_third(void *ctx, const struct generated *g)
+{
+    struct text *t = ctx;
+    t->id[t->count++] = g->id;
+    return g->index < 2;
+}
+
+/* A sequence with far more room than it used is kept as a smaller one, for which older ones make way. */
+static void what_ends_early_is_kept_in_a_full_backend(void **state)
+{
+    (void)state;
+    struct bed b = bed_open(false, 1000);
+    struct text older = {0}, t = {0};
+    b.fake->most_seqs = 2;
+    text_say(&older, 20, 10);
+    assert_int_equal(text_go_on(b, &older, 4), 0);
+    text_say(&t, 20, 11);
+    struct text prompt = t;
+    const struct generation_request r = {.prompt = prompt.id,
+                                         .prompt_count = prompt.count,
+                                         .max_tokens = 100,
+                                         .ignore_eos = true,
+                                         .sampling = SAMPLING_GREEDY,
+                                         .on_token = until_third,
+                                         .ctx = &t};
+    struct generation *g;
+    struct error err;
+    assert_int_equal(engine_start(b.engine, &g, &r, &err), 0);
+    while (engine_step(b.engine)) {
+    }
+    assert_int_equal(generation_result(g)->reason, FINISH_STOP);
+    generation_free(g);
+    text_say(&t, 5, 12);
+    assert_int_equal(text_go_on(b, &t, 4), 22);
     bed_close(b);
 }
 
@@ -102,6 +161,8 @@ int main(void)
         cmocka_unit_test(the_same_again_and_branches),
         cmocka_unit_test(the_budget_holds_and_conversations_stay),
         cmocka_unit_test(a_full_backend_takes_new_texts),
+        cmocka_unit_test(what_is_continued_makes_way_last),
+        cmocka_unit_test(what_ends_early_is_kept_in_a_full_backend),
     };
     return cmocka_run_group_tests_name("prefix-cache", tests, NULL, NULL);
 }

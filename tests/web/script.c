@@ -42,6 +42,15 @@ static int seq_open(struct backend *b, backend_seq *out, uint32_t capacity, stru
     return 0;
 }
 
+static int seq_fork(struct backend *b, backend_seq *out, backend_seq from, uint32_t positions,
+                    uint32_t capacity, struct error *err)
+{
+    struct script *s = script_of(b);
+    int rc = seq_open(b, out, capacity, err);
+    if (!rc) memcpy(s->seq[*out].id, s->seq[from].id, positions * sizeof(int32_t));
+    return rc;
+}
+
 static void seq_close(struct backend *b, backend_seq seq)
 {
     struct script *s = script_of(b);
@@ -113,12 +122,6 @@ static const float *logits(struct backend *b, uint32_t lane, uint32_t row)
     return script_of(b)->logits[lane];
 }
 
-static void copy_position(struct backend *b, backend_seq from, backend_seq to, uint32_t positions)
-{
-    struct script *s = script_of(b);
-    memcpy(s->seq[to].id, s->seq[from].id, positions * sizeof(int32_t));
-}
-
 static void nothing(struct backend *b, uint32_t lane)
 {
     (void)b;
@@ -133,13 +136,13 @@ static uint64_t memory_bytes(const struct backend *b)
 
 static const struct backend_ops ops = {.name = "script",
                                        .seq_open = seq_open,
+                                       .seq_fork = seq_fork,
                                        .seq_close = seq_close,
                                        .start = start,
                                        .poll = poll,
                                        .resume = nothing,
                                        .logits = logits,
                                        .cancel = nothing,
-                                       .copy_position = copy_position,
                                        .memory_bytes = memory_bytes};
 
 int script_load(void *ctx, struct engine **out, struct error *err)

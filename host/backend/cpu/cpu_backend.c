@@ -167,11 +167,15 @@ static int cpu_kv_load(struct backend *base, backend_seq seq, uint32_t positions
     return 0;
 }
 
-static void cpu_copy_position(struct backend *base, backend_seq from, backend_seq to, uint32_t positions)
+static int cpu_seq_fork(struct backend *base, backend_seq *out, backend_seq from, uint32_t positions,
+                        uint32_t capacity, struct error *err)
 {
     struct cpu_backend *b = self(base);
-    assert(from < b->seq_count && b->seq[from] && to < b->seq_count && b->seq[to]);
-    kv_copy(b->seq[to], b->seq[from], positions);
+    assert(from < b->seq_count && b->seq[from] && positions > 0);
+    assert(positions <= b->seq[from]->used && positions <= capacity);
+    int e = cpu_seq_open(base, out, capacity, err);
+    if (!e) kv_copy(b->seq[*out], b->seq[from], positions);
+    return e;
 }
 
 /* ---- jobs ---- */
@@ -332,6 +336,7 @@ const struct backend_ops backend_cpu = {.name = "cpu",
                                         .open = cpu_open,
                                         .close = cpu_close,
                                         .seq_open = cpu_seq_open,
+                                        .seq_fork = cpu_seq_fork,
                                         .seq_close = cpu_seq_close,
                                         .start = cpu_start,
                                         .poll = cpu_poll,
@@ -340,7 +345,6 @@ const struct backend_ops backend_cpu = {.name = "cpu",
                                         .guess = cpu_guess,
                                         .cancel = cpu_cancel,
                                         .set_probe = cpu_set_probe,
-                                        .copy_position = cpu_copy_position,
                                         .memory_bytes = cpu_memory_bytes,
                                         .kv_bytes = cpu_kv_bytes,
                                         .kv_save = cpu_kv_save,
