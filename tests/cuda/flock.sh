@@ -4,11 +4,8 @@
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/../net/lib.sh"
 if [ "${2-}" = udp ]; then
-    port=$((20000 + $$ % 20000))
-    for i in 1 2 3; do
-        "$build/duck-linux" --udp "127.0.0.1$i" --port "$port" --key "$work/key" --memory 64M --name "duck-$i" >"$work/duck$i.log" 2>&1 &
-        pids+=($!)
-    done
+    for i in 1 2 3; do udp_duck $i; done
+    ducks_ready 1 2 3
     cat >"$work/flock" <<EOF
 {"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state",
  "ports": [{"address": "127.0.0.1", "ducks": [{"address": "127.0.0.11:$port"}, {"address": "127.0.0.12:$port"},
@@ -26,6 +23,6 @@ fi
 # DPDK starts once in a process.
 for case in f32_plain bf16_mtp; do
     status=0
-    x timeout 60 "$build/tests/test-cuda-engine" "$work/flock" $case || status=$?
+    x timeout 120 "$build/tests/test-cuda-engine" "$work/flock" $case || status=$?
     [ $status -eq 0 ] || exit $status
 done

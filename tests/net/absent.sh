@@ -3,11 +3,7 @@
 # answer ends with one line, later ones at once with another, and when the duck is there again everything goes on by itself.
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/lib.sh"
-port=$((20000 + $$ % 20000))
-start() { # start I: duck I, in pids[I]
-    "$build/duck-linux" --udp "127.0.0.1$1" --port "$port" --key "$work/key" --memory 64M --name "duck-$1" >>"$work/duck$1.log" 2>&1 &
-    pids[$1]=$!
-}
+start() { udp_duck "$1" "$1"; } # start I: duck I, in pids[I]
 stop() {
     kill -9 "${pids[$1]}"
     wait "${pids[$1]}" 2>/dev/null || true
@@ -19,13 +15,14 @@ flock() { # flock NAME MAY_MISS I...
         ducks+="$comma{\"address\": \"127.0.0.1$i:$port\"}"
         comma=', '
     done
-    echo "{\"transport\": \"udp\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"dead_ms\": 800, \"find_ms\": 1000,
+    echo "{\"transport\": \"udp\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"dead_ms\": 800, \"find_ms\": 2500,
         \"may_miss\": $may_miss, \"ports\": [{\"address\": \"127.0.0.1\", \"ducks\": [$ducks]}]}" >"$work/$name"
 }
 
 # Two of three: not without being allowed to, and not without the memory.
 start 1
 start 2
+ducks_ready 1 2
 flock strict 0 1 2 3
 if "$build/duckd" generate -p x -n 1 --flock "$work/strict" 2>"$work/strict.log" >/dev/null; then fail "a missing duck was not missed"; fi
 grep -q "1 of 3 ducks have not answered" "$work/strict.log" || fail "a missing duck: $(cat "$work/strict.log")"
@@ -35,14 +32,14 @@ if "$build/duckd" generate -p x -n 1 --flock "$work/small" 2>"$work/small.log" >
 grep -q "GB of duck memory" "$work/small.log" || fail "too little memory: $(cat "$work/small.log")"
 
 generation=(generate -p "hello there" --ignore-eos --temperature 0 --mtp 0)
-"$build/duckd" "${generation[@]}" -n 3000 --flock "$work/three" -v >"$work/net.txt" 2>"$work/net.log" &
+"$build/duckd" "${generation[@]}" -n 4000 --flock "$work/three" -v >"$work/net.txt" 2>"$work/net.log" &
 daemon=$!
 pids[9]=$daemon
-wait_for "model loaded" "$work/net.log" 30
+wait_for "model loaded" "$work/net.log"
 grep "1 of 3 ducks have not answered.*begins without" "$work/net.log" || fail "the missing duck was not named"
 start 3
-wait_for "udp-2 takes part again" "$work/net.log" 30
-sleep 0.3
+wait_for "udp-2 takes part again" "$work/net.log"
+grown "$work/net.txt" 200
 kill -INT "$daemon" 2>/dev/null || true # enough
 wait "$daemon" || fail "the answer failed: $(tail -n 3 "$work/net.log")"
 tokens=$(sed -n 's/.* \([0-9]*\) generated (.*/\1/p' "$work/net.log")
@@ -57,25 +54,23 @@ stop 3
 
 # One duck alone, under a server.
 flock one 0 1
-listen=$((port % 20000 + 40000))
-"$build/duckd" serve --listen "127.0.0.1:$listen" --flock "$work/one" >"$work/serve.log" 2>&1 &
-pids[8]=$!
+serve serve.log --flock "$work/one"
 ask_ready "$listen" before
 [ -n "$(answer before)" ] || fail "no answer: $(cat "$work/before")"
 stop 1
 ask "$listen" during
 grep "HTTP/1.1 5" "$work/during" || fail "an answer without a duck: $(cat "$work/during")"
-begun=$(date +%s%N)
-ask "$listen" still
-grep -q "HTTP/1.1 5.*" "$work/still" || fail "an answer without a duck: $(cat "$work/still")"
-[ $((($(date +%s%N) - begun) / 1000000)) -lt 500 ] || fail "that the duck is lost was not known the second time"
+at_once() { # of a busy machine's time a request may get little: one of several is not kept waiting
+    local begun
+    begun=$(date +%s%N)
+    ask "$listen" still
+    grep -q "HTTP/1.1 5.*" "$work/still" || fail "an answer without a duck: $(cat "$work/still")"
+    [ $((($(date +%s%N) - begun) / 1000000)) -lt 500 ]
+}
+until_true 5 at_once || fail "that the duck is lost was not known afterwards"
 grep "1 of 1 ducks lost, and the flock cannot answer until udp-0 is back" "$work/still" || fail "what was said: $(cat "$work/still")"
 start 1
-for ((n = 0; n < 100; n++)); do
-    ask "$listen" after
-    if grep -q "HTTP/1.1 200" "$work/after"; then break; fi
-    sleep 0.2
-done
+ask_ready "$listen" after
 [ "$(answer before)" = "$(answer after)" ] || fail "another answer: $(answer before), $(answer after)"
 grep "udp-0 takes part again" "$work/serve.log" || fail "what the server said: $(cat "$work/serve.log")"
 echo "ok"

@@ -2,13 +2,10 @@
 # care.sh: what looks after ducks: a verdict on each, restarts, waking; a duck that works for a host is not disturbed.
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/lib.sh"
-port=$((20000 + $$ % 20000))
-for i in 1 2 3; do
-    "$build/duck-linux" --udp "127.0.0.1$i" --port "$port" --key "$work/key" --memory 64M --name "duck-$i" >"$work/duck$i.log" 2>&1 &
-    pids+=($!)
-done
+for i in 1 2 3; do udp_duck $i; done
+ducks_ready 1 2 3
 cat >"$work/flock" <<EOF
-{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 2000,
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 4000,
  "ports": [{"address": "127.0.0.1", "ducks": [{"address": "127.0.0.11:$port"}, {"address": "127.0.0.12:$port"},
                                               {"address": "127.0.0.13:$port", "name": "third"}]}]}
 EOF
@@ -16,7 +13,7 @@ EOF
 care() {
     local expected=$1 status=0
     shift
-    timeout 30 "$build/duckd" flock "$@" --flock "$work/flock" >"$work/said" 2>&1 || status=$?
+    timeout 120 "$build/duckd" flock "$@" --flock "$work/flock" >"$work/said" 2>&1 || status=$?
     [ $status -eq "$expected" ] || fail "flock $*: status $status: $(cat "$work/said")"
 }
 says() { grep -q -- "$1" "$work/said" || fail "nobody says '$1': $(cat "$work/said")"; }
@@ -37,27 +34,28 @@ care 2 dance
 care 1 wake third
 says 'third cannot be woken: the flock.s file gives it no "mac"'
 
-# While a host works with them they are not restarted, and not tested.
-"$build/duckd" generate -p "hello there" -n 4000 --ignore-eos --flock "$work/flock" -v >/dev/null 2>"$work/host.log" &
-host=$!
-pids+=("$host")
-wait_for "model loaded" "$work/host.log" 30
+# While a host works with them they are not restarted, not tested, and not disturbed.
+serve host.log --flock "$work/flock"
+host=${pids[-1]}
+ask_ready "$listen" before
 care 0 doctor
 [ "$(grep -c "in use, so not tested" "$work/said")" -eq 3 ] || fail "doctor of busy ducks: $(cat "$work/said")"
 care 1 reboot third
 says "third  *is held by 127.0.0.1: not restarted"
 care 1 off third
 says "third  *is held by 127.0.0.1: not switched off"
+ask "$listen" after
+[ "$(answer before)" = "$(answer after)" ] || fail "another answer: $(answer before), $(answer after)"
 kill -INT "$host"
-wait "$host" || true
+wait "$host" || fail "the host ended with $?"
 
 care 0 reboot third
 says "third  *restarts"
-wait_for "asked to reboot" "$work/duck3.log" 5
+wait_for "asked to reboot" "$work/duck3.log"
 wait "${pids[2]}" || fail "duck-linux ended with $?"
 care 0 off udp-1
 says "udp-1  *switches off"
-wait_for "asked to power off" "$work/duck2.log" 5
+wait_for "asked to power off" "$work/duck2.log"
 wait "${pids[1]}" || fail "duck-linux ended with $?"
 kill -0 "${pids[0]}" || fail "a duck has ended that nobody named"
 care 1 doctor

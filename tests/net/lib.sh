@@ -11,8 +11,18 @@ ns=duckd-$$
 pids=()
 have_ns=0
 
+# Everything that anybody has said, for who has to find out why a test failed where it cannot be run again.
+tell() {
+    local f
+    uptime
+    for f in "$work"/*; do
+        if [ -f "$f" ] && LC_ALL=C grep -qI . "$f"; then printf '==> %s\n' "${f##*/}" && tail -n 400 "$f"; fi
+    done
+} >&2
+
 cleanup() {
     local status=$?
+    trap - ERR
     set +e
     for p in "${pids[@]}"; do
         kill -CONT "$p" 2>/dev/null
@@ -20,14 +30,15 @@ cleanup() {
     done
     for p in "${pids[@]}"; do wait "$p" 2>/dev/null; done
     [ $have_ns -eq 1 ] && ip netns del "$ns"
-    if [ $status -ne 0 ] && [ $status -ne 77 ]; then
-        tail -n 5 "$work"/*.log >&2
-    fi
+    if [ $status -ne 0 ] && [ $status -ne 77 ]; then tell; fi
     rm -rf "$work"
     exit $status
 }
 trap cleanup EXIT
 trap 'exit 1' INT TERM
+# A command that fails where none may: which. Not for subshells, whose callers may not mind.
+set -E
+trap 'if [ $BASHPID -eq $$ ]; then echo "FAIL: line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND" >&2; fi' ERR
 
 fail() {
     echo "FAIL: $*" >&2
@@ -40,6 +51,8 @@ skip() {
 }
 
 (umask 077 && echo 00112233445566778899aabbccddeeff >"$work/key")
+# shellcheck disable=SC2034 # of UDP ducks; below those that the kernel deals out
+port=$((20000 + $$ % 12000))
 
 # What the namespace's tests run in.
 x() { ip netns exec "$ns" "$@"; }
@@ -82,11 +95,22 @@ start_duck() {
     pids+=($!)
 }
 
+# udp_duck I [NUMBER]: duck I behind 127.0.0.1I, in pids[NUMBER]; all of them are ready when ducks_ready has returned.
+udp_duck() {
+    [ ! -f "$work/duck$1.log" ] || mv "$work/duck$1.log" "$work/duck$1.before"
+    "$build/duck-linux" --udp "127.0.0.1$1" --port "$port" --key "$work/key" --memory 64M --name "duck-$1" >"$work/duck$1.log" 2>&1 &
+    pids[${2-${#pids[@]}}]=$!
+}
+ducks_ready() {
+    local i
+    for i in "$@"; do wait_for "ready: port" "$work/duck$i.log"; done
+}
+
 # flock_file NAME DOMAINS DUCKS [EXTRA]: ports p0 .. as DPDK devices.
 flock_file() {
     local k i comma=
     {
-        echo "{\"transport\": \"dpdk\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"memory_mb\": 128, ${4-}"
+        echo "{\"transport\": \"dpdk\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"memory_mb\": 128, \"find_ms\": 30000, ${4-}"
         echo "\"ports\": ["
         for ((k = 0; k < $2; k++)); do
             echo "$comma{\"device\": \"net_af_packet$k,iface=p$k\", \"lcore\": $((2 * k + 2)), \"address\": \"10.21.$k.1/24\","
@@ -113,14 +137,27 @@ memif_flock() {
 END
 }
 
-# wait_for TEXT FILE [SECONDS]: until the text is in the file; ten seconds at most if not given.
-wait_for() {
-    for ((n = 0; n < 10 * ${3-10}; n++)); do
-        if grep -qs "$1" "$2"; then return 0; fi
+# until_true SECONDS COMMAND...: until the command succeeds; false if it never does.
+until_true() {
+    local until=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ $SECONDS -lt $until ] || return 1
         sleep 0.1
     done
-    fail "'$1' is not in $(basename "$2"): $(cat "$2")"
 }
+# amid FILE COMMAND...: in the background, as soon as FILE begins to fill again, with an answer.
+amid() {
+    local file=$1
+    shift
+    rm -f "$file"
+    { until_true 60 test -s "$file" && "$@"; } &
+}
+# grown FILE BYTES: until the answer in FILE has become so much longer.
+longer() { [ "$(stat -c %s "$1")" -ge "$2" ]; }
+grown() { until_true 60 longer "$1" $(($(stat -c %s "$1") + $2)) || fail "the answer stands still: $(tail -c 100 "$1")"; }
+# wait_for TEXT FILE [SECONDS]: until the text is in the file. The time is for a slow and busy machine, where none is given.
+wait_for() { until_true "${3-60}" grep -qs -- "$1" "$2" || fail "'$1' is not in $(basename "$2") after ${3-60} s"; }
 
 # The sum of all ducks' expert reads in a -v log.
 expert_reads() {
@@ -131,12 +168,23 @@ expert_reads() {
 counter() { sed -n "s/.*$2 \([0-9]*\),.*/\1/p" "$1" | awk '{ n += $1 } END { print n + 0 }'; }
 
 # local_duckd ARGUMENT...: with local ducks; net_duckd FLOCK ARGUMENT...: with the network's.
-local_duckd() { timeout 60 "$build/duckd" "$@" --flock local:4 -v 2>"$work/local.log"; }
+local_duckd() { timeout 120 "$build/duckd" "$@" --flock local:4 -v 2>"$work/local.log"; }
 net_duckd() {
     local flock=$1
     shift
-    timeout 60 ip netns exec "$ns" "$build/duckd" "$@" --flock "$work/$flock" -v 2>"$work/net.log" ||
+    timeout 120 ip netns exec "$ns" "$build/duckd" "$@" --flock "$work/$flock" -v 2>"$work/net.log" ||
         fail "duckd $* with $flock ended with $?: $(tail -n 3 "$work/net.log")"
+}
+
+# serve LOG OPTION...: a server on a free port, $listen, its process $!; it listens, and has not necessarily loaded the model.
+serve() {
+    local log=$work/$1
+    shift
+    : >"$log"
+    "$build/duckd" serve --listen 127.0.0.1:0 "$@" >"$log" 2>&1 &
+    pids+=($!)
+    wait_for "listening on" "$log"
+    listen=$(sed -n 's,.*listening on http://127.0.0.1:\([0-9]*\).*,\1,p' "$log")
 }
 
 # ask PORT FILE: what the daemon on that port of 127.0.0.1 makes of a prompt; empty if it does not listen.
@@ -144,17 +192,11 @@ ask() {
     local body='{"prompt": "hello there", "max_tokens": 60, "temperature": 0}'
     (exec 3<>"/dev/tcp/127.0.0.1/$1" &&
         printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3 &&
-        timeout 60 cat <&3) >"$work/$2" 2>/dev/null || true
+        timeout 120 cat <&3) >"$work/$2" 2>/dev/null || true
 }
 # ask_ready PORT FILE: as soon as its model is loaded.
-ask_ready() {
-    for ((n = 0; n < 150; n++)); do
-        ask "$@"
-        if grep -q "HTTP/1.1 200" "$work/$2"; then return 0; fi
-        sleep 0.2
-    done
-    fail "no answer: $(cat "$work/$2")"
-}
+answered() { ask "$@" && grep -q "HTTP/1.1 200" "$work/$2"; }
+ask_ready() { until_true 60 answered "$@" || fail "no answer: $(cat "$work/$2")"; }
 # answer FILE: the text of what ask() got.
 answer() { sed -n 's/.*"text": *\("[^"]*"\).*/\1/p' "$work/$1"; }
 
@@ -162,7 +204,7 @@ answer() { sed -n 's/.*"text": *\("[^"]*"\).*/\1/p' "$work/$1"; }
 bench() {
     local flock=$1
     shift
-    timeout 60 ip netns exec "$ns" "$build/bench-net" --flock "$work/$flock" "$@" >"$work/bench.log" 2>"$work/bench.err" ||
+    timeout 120 ip netns exec "$ns" "$build/bench-net" --flock "$work/$flock" "$@" >"$work/bench.log" 2>"$work/bench.err" ||
         fail "bench-net $*: $(cat "$work/bench.err")"
     cat "$work/bench.log"
 }

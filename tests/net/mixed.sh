@@ -2,15 +2,12 @@
 # mixed.sh: two ducks on the network and one in the host's own memory compute together: the same bits, and each its part.
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/lib.sh"
-port=$((20000 + $$ % 20000))
-for i in 1 2; do
-    "$build/duck-linux" --udp "127.0.0.1$i" --port "$port" --key "$work/key" --memory 64M --name "duck-$i" >"$work/duck$i.log" 2>&1 &
-    pids+=($!)
-done
+for i in 1 2; do udp_duck $i; done
+ducks_ready 1 2
 # flock NAME CORES: what is in the host's memory gets half of everything.
 flock() {
     cat >"$work/$1" <<EOF
-{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 3000, "dead_ms": 1500,
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 5000, "dead_ms": 1500,
  "host": {"name": "mine", "memory_gb": 0.1, "weight": 2, "cores": $2},
  "ports": [{"address": "127.0.0.1", "ducks": [{"address": "127.0.0.11:$port", "weight": 1}, {"address": "127.0.0.12:$port", "weight": 1}]}]}
 EOF
@@ -18,7 +15,7 @@ EOF
 net_duckd() {
     local flock=$1
     shift
-    timeout 60 "$build/duckd" "$@" --flock "$work/$flock" -v 2>"$work/net.log" ||
+    timeout 120 "$build/duckd" "$@" --flock "$work/$flock" -v 2>"$work/net.log" ||
         fail "duckd $* ended with $?: $(tail -n 3 "$work/net.log")"
 }
 flock one 1
@@ -35,7 +32,7 @@ compare_text three -p "hello there" -n 40 --temperature 0
 # A duck of the network dies: the host's takes over, too.
 generation=(generate -p "hello there" -n 600 --ignore-eos --temperature 0)
 local_duckd "${generation[@]}" >"$work/local.txt"
-(sleep 1 && kill -9 "${pids[1]}") &
+amid "$work/net.txt" kill -9 "${pids[1]}"
 net_duckd one "${generation[@]}" >"$work/net.txt"
 grep "going on without it" "$work/net.log" || fail "the dead duck was not missed"
 cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks after a duck died"

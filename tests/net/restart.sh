@@ -12,16 +12,13 @@ veth q0 q0b
 x ip link set q0b master br0
 sed 's/iface=p0/iface=q0/;s,10.21.0.1/24,10.21.0.2/24,' "$work/flock" >"$work/second"
 
-ip netns exec "$ns" "$build/duckd" generate -p "hello there" -n 3000 --ignore-eos --temperature 0 --flock "$work/flock" -v \
+ip netns exec "$ns" "$build/duckd" generate -p "hello there" -n 4000 --ignore-eos --temperature 0 --flock "$work/flock" -v \
     >"$work/first.txt" 2>"$work/first.log" &
 first=$!
 pids+=("$first")
-for ((n = 0; n < 100; n++)); do
-    if grep -q "model loaded" "$work/first.log"; then break; fi
-    sleep 0.1
-done
+wait_for "model loaded" "$work/first.log"
 grep -q "weights: [1-9][0-9]* units sent, 0 were held" "$work/first.log" || fail "the first daemon: $(cat "$work/first.log")"
-if timeout 30 ip netns exec "$ns" "$build/duckd" generate -p x -n 1 --flock "$work/second" >/dev/null 2>"$work/second.log"; then
+if timeout 60 ip netns exec "$ns" "$build/duckd" generate -p x -n 1 --flock "$work/second" >/dev/null 2>"$work/second.log"; then
     fail "a second daemon was let in"
 fi
 grep "is in use: the host 10.21.0.1 holds it" "$work/second.log" || fail "the second daemon: $(cat "$work/second.log")"

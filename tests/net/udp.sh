@@ -2,19 +2,16 @@
 # udp.sh: three ducks behind UDP sockets of the loopback interface: no root, no DPDK.
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/lib.sh"
-port=$((20000 + $$ % 20000))
-for i in 1 2 3; do
-    "$build/duck-linux" --udp "127.0.0.1$i" --port "$port" --key "$work/key" --memory 64M --name "duck-$i" >"$work/duck$i.log" 2>&1 &
-    pids+=($!)
-done
+for i in 1 2 3; do udp_duck $i; done
+ducks_ready 1 2 3
 cat >"$work/flock" <<EOF
-{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "dead_ms": 1500, "find_ms": 3000,
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "dead_ms": 1500, "find_ms": 5000,
  "ports": [{"address": "127.0.0.1", "ducks": [{"address": "127.0.0.11:$port"}, {"address": "127.0.0.12:$port"},
                                               {"address": "127.0.0.13:$port"}]}]}
 EOF
 net_duckd() {
     shift
-    timeout 60 "$build/duckd" "$@" --flock "$work/flock" -v 2>"$work/net.log" ||
+    timeout 120 "$build/duckd" "$@" --flock "$work/flock" -v 2>"$work/net.log" ||
         fail "duckd $* ended with $?: $(tail -n 3 "$work/net.log")"
 }
 for dtype in f32 bf16 fp8; do compare_logits flock --wire-activation $dtype; done
@@ -22,15 +19,13 @@ grep -q "weights: 0 units sent" "$work/net.log" || fail "the third daemon has se
 compare_text flock -p "hello there" -n 40 --temperature 0
 
 # What serve tells Prometheus of each duck and of the stages of a step, and a trace of both.
-listen=$((port % 20000 + 40000))
-"$build/duckd" serve --listen "127.0.0.1:$listen" --flock "$work/flock" >"$work/serve.log" 2>&1 &
-serve=$!
-pids+=("$serve")
-for ((n = 0; n < 200; n++)); do
-    if (exec 3<>"/dev/tcp/127.0.0.1/$listen" && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && cat <&3) >"$work/metrics" 2>/dev/null &&
-        grep -q "^duckd_ready 1" "$work/metrics"; then break; fi
-    sleep 0.1
-done
+serve serve.log --flock "$work/flock"
+serve=${pids[-1]}
+metrics() {
+    (exec 3<>"/dev/tcp/127.0.0.1/$listen" && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && cat <&3) >"$work/metrics" 2>/dev/null &&
+        grep -q "^duckd_ready 1" "$work/metrics"
+}
+until_true 60 metrics || fail "it is not ready: $(cat "$work/metrics")"
 kill "$serve"
 wait "$serve" || true
 for line in 'duck_present{duck="udp-2"} 1' 'duck_slices{duck="udp-0"} [1-9]' 'duck_received_frames_total{duck="udp-1"} [1-9]' \
@@ -45,15 +40,15 @@ done
 
 # A wrong key: nobody answers, and that is said.
 (umask 077 && echo ffffffffffffffffffffffffffffffff >"$work/other_key")
-sed "s,$work/key,$work/other_key,;s/\"find_ms\": 3000/\"find_ms\": 500/" "$work/flock" >"$work/wrong"
-if timeout 20 "$build/duckd" generate -p x -n 1 --flock "$work/wrong" >/dev/null 2>"$work/wrong.log"; then
+sed "s,$work/key,$work/other_key,;s/\"find_ms\": 5000/\"find_ms\": 500/" "$work/flock" >"$work/wrong"
+if timeout 60 "$build/duckd" generate -p x -n 1 --flock "$work/wrong" >/dev/null 2>"$work/wrong.log"; then
     fail "a wrong key was taken"
 fi
 grep -q "3 of 3 ducks have not answered" "$work/wrong.log" || fail "a wrong key: $(cat "$work/wrong.log")"
 
 # No key at all: the same, and a warning.
-sed "s,\"key_file\": \"[^\"]*\"\,,,;s/\"find_ms\": 3000/\"find_ms\": 300/" "$work/flock" >"$work/keyless"
-if timeout 20 "$build/duckd" generate -p x -n 1 --flock "$work/keyless" >/dev/null 2>"$work/wrong.log"; then
+sed "s,\"key_file\": \"[^\"]*\"\,,,;s/\"find_ms\": 5000/\"find_ms\": 300/" "$work/flock" >"$work/keyless"
+if timeout 60 "$build/duckd" generate -p x -n 1 --flock "$work/keyless" >/dev/null 2>"$work/wrong.log"; then
     fail "no key was taken"
 fi
 [ "$(grep -c "key is all zero" "$work/wrong.log")" -eq 1 ] || fail "no key: $(cat "$work/wrong.log")"
@@ -61,7 +56,7 @@ fi
 # A duck dies in the middle of an answer: the others take over, and the text is the same.
 generation=(generate -p "hello there" -n 600 --ignore-eos --temperature 0)
 local_duckd "${generation[@]}" >"$work/local.txt"
-(sleep 1 && kill -9 "${pids[1]}") &
+amid "$work/net.txt" kill -9 "${pids[1]}"
 net_duckd flock "${generation[@]}" >"$work/net.txt"
 grep "duck 1 (.*127.0.0.12.*) has not answered for .* the others take over its slices" "$work/net.log" ||
     fail "the dead duck was not missed"

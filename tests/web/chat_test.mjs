@@ -17,6 +17,7 @@ const context = await chromium.launchPersistentContext(profile, {
     args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
 });
 const page = await context.newPage();
+page.setDefaultTimeout(60000);
 const complaints = [];
 page.on('pageerror', (e) => complaints.push(e.message));
 page.on('console', (m) => { if (m.type() === 'error') complaints.push(m.text()); });
@@ -104,11 +105,11 @@ const failed = await run({
     async 'copy, answer again, edit'() {
         await page.click('#new');
         await say('What is a duck?');
-        await page.evaluate(() => { Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true }); window.copied = []; document.execCommand = (what) => window.copied.push([what, getSelection().toString() || document.activeElement.value]); });
+        await page.evaluate(() => { Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true }); window.copied = []; window.labels = []; new MutationObserver((all) => all.forEach((m) => window.labels.push(m.target.textContent))).observe(document.getElementById('talk'), { childList: true, subtree: true }); document.execCommand = (what) => window.copied.push([what, getSelection().toString() || document.activeElement.value]); });
         const button = (entry, name) => page.locator('.entry').nth(entry).getByRole('button', { name });
         await button(1, 'Copy').click();
         assert.deepEqual(await page.evaluate(() => window.copied), [['copy', duck]]);
-        assert.equal(await button(1, 'Copied').count(), 1);
+        assert.ok((await page.evaluate(() => window.labels)).includes('Copied')); // for a moment
         await button(1, 'Answer again').click();
         await done();
         assert.equal((await last().textContent()).trim(), duck);

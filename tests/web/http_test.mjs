@@ -66,7 +66,7 @@ const cases = {
         const sum = (l) => l.backend + l.flock + l.idle;
         const before = await families();
         const [quiet] = lanes(before);
-        await sleep(300);
+        await sleep(400); // timers may be early
         assert.ok(lanes(await families())[0].idle >= quiet.idle + 0.3, 'idle time goes on while nothing happens');
         const r = await (await chat(ask('What is a duck?'))).json();
         await idle();
@@ -286,7 +286,7 @@ const cases = {
         assert.equal((await chat(ask('Hello'))).status, 200);
         assert.ok(Date.now() - start < 2000);
         assert.equal(await half, '', 'half a request has no answer');
-        await until('the slow one is told', () => got.includes('408'), 6000);
+        await until('the slow one is told', () => got.includes('408'));
         clearInterval(drip);
         slow.destroy();
     },
@@ -331,7 +331,7 @@ const cases = {
         for (let i = 0; i < 3; i++) streams.push(await chat(endless({ stream: true }), { signal: leave.signal }));
         const reader = streams[2].body.getReader();
         let text = '';
-        const deadline = Date.now() + 8000;
+        const deadline = Date.now() + 60000;
         while (!text.includes('\n: waiting\n\n') && Date.now() < deadline) text += Buffer.from((await reader.read()).value).toString();
         assert.match(text, /^data: \{[^\n]*"role":"assistant"[^\n]*\n\n: waiting\n\n/);
         leave.abort();
@@ -369,13 +369,14 @@ const cases = {
                 s.on('error', resolve);
             })));
         }
-        await until('they are gone', async () => (await metrics()).connections <= 8);
+        const gone = () => until('they are gone', async () => { try { return (await metrics()).connections <= 8; } catch { return false; } }); // there may be no room to ask yet
+        await gone();
         const held = await Promise.all(Array.from({ length: 60 }, () => new Promise((resolve) => {
             const s = net.connect(server.port, '127.0.0.1', () => resolve(s));
             s.on('error', () => {});
         })));
         held.forEach((s) => s.destroy());
-        await until('they too', async () => { try { return (await metrics()).connections <= 8; } catch { return false; } });
+        await gone();
     },
     async 'pages of other hosts may not call'() {
         const from = (origin, method = 'POST') => fetch(`${server.url}/v1/tokenize`, { method, headers: { origin }, ...(method === 'POST' && { body: '{"content":"x"}' }) });
@@ -416,8 +417,9 @@ const cases = {
             const key = { headers: { authorization: 'Bearer secret-2' } };
             assert.equal((await post(other, '/v1/tokenize', { content: 'x' }, key)).status, 200);
             assert.equal((await fetch(`${other.url}/v1/models/pond/duck`, key)).status, 200);
-            const last = post(other, '/v1/chat/completions', ask('What is a duck?'), key);
-            await sleep(60);
+            let answered = false;
+            const last = post(other, '/v1/chat/completions', ask('What is a duck?'), key).finally(() => { answered = true; });
+            await until('it runs', async () => answered || (await (await fetch(`${other.url}/metrics.json`, key)).json()).running === 1);
             const end = other.stop();
             assert.equal((await (await last).json()).choices[0].message.content, duck);
             assert.deepEqual(await end, { code: 0, signal: null });

@@ -9,6 +9,7 @@ const dir = mkdtempSync(path.join(tmpdir(), 'duckd-kv-'));
 const first = [{ role: 'user', content: 'My name is Anna. What is 7 times 8?' }];
 const chat = async (server, messages) => (await post(server, '/v1/chat/completions', { messages, temperature: 0 })).json();
 const files = () => readdirSync(dir).filter((name) => name.endsWith('.kv'));
+const bytes = (name) => statSync(path.join(dir, name), { throwIfNoEntry: false })?.size ?? 0; // it may be replaced meanwhile
 const cached = (r) => r.usage.prompt_tokens_details.cached_tokens;
 let second, again;
 
@@ -17,10 +18,10 @@ const failed = await run({
         const before = await serve('--kv-dir', dir);
         const one = await chat(before, first);
         const two = [...first, one.choices[0].message, { role: 'user', content: 'And 8 times 8?' }];
-        await until('the first turn is written', () => files().length === 1, 5000);
+        await until('the first turn is written', () => files().length === 1);
+        const size = bytes(files()[0]);
         const r = await chat(before, two);
-        const size = statSync(path.join(dir, files()[0])).size;
-        await until('the second one takes its place', () => files().length === 1 && statSync(path.join(dir, files()[0])).size > size, 5000);
+        await until('the second one takes its place', () => { const [now, more] = files(); return now && !more && bytes(now) > size; });
         await before.stop('SIGKILL');
         const after = await serve('--kv-dir', dir);
         const again = await chat(after, [...two, r.choices[0].message, { role: 'user', content: 'What is my name?' }]);
@@ -52,9 +53,9 @@ const failed = await run({
         writeFileSync(path.join(dir, 'foreign.kv'), 'x'.repeat(1000));
         const other = await serve('--kv-dir', dir, '--kv-dtype', 'bf16');
         assert.equal(cached(await chat(other, second)), 0);
+        await other.stop();
         assert.match(other.log, /foreign\.kv: no file of a KV store\n/);
         assert.match(other.log, /\.kv: belongs to another model or other settings \([0-9a-f]{16}, here [0-9a-f]{16}\)\n/);
-        await other.stop();
     },
 });
 rmSync(dir, { recursive: true });

@@ -26,10 +26,9 @@ async function start(program, ...options) {
 export async function launch(program, ...options) {
     const child = spawn(program, options, { stdio: ['ignore', 'ignore', 'pipe'] });
     const server = { child, log: '', exited: null };
-    const exit = new Promise((resolve) => child.on('exit', (code, signal) => {
-        server.exited = { code, signal };
-        resolve(server.exited);
-    }));
+    // 'close' comes when all it said has been read, 'exit' before.
+    child.on('exit', (code, signal) => { server.exited = { code, signal }; });
+    const exit = new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal })));
     child.stderr.setEncoding('utf8');
     child.stderr.on('data', (text) => { server.log += text; });
     const deadline = Date.now() + 60000;
@@ -78,7 +77,8 @@ export function ownClock(server) {
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-export async function until(what, condition, ms = 15000) {
+// Deadlines are for a machine that is slow and busy; who waits for nothing loses no time by them.
+export async function until(what, condition, ms = 60000) {
     const deadline = Date.now() + ms;
     while (!await condition()) {
         if (Date.now() > deadline) throw new Error(`in ${ms} ms not: ${what}`);
@@ -87,7 +87,7 @@ export async function until(what, condition, ms = 15000) {
 }
 
 // Sends bytes as they are; resolves with all that came back when the peer has closed or `enough` says so.
-export function raw(server, bytes, { enough = () => false, end = false, ms = 15000 } = {}) {
+export function raw(server, bytes, { enough = () => false, end = false, ms = 60000 } = {}) {
     return new Promise((resolve, reject) => {
         const socket = net.connect(server.port, '127.0.0.1');
         let got = '';
