@@ -363,6 +363,9 @@ static void put_head(struct connection *c, struct buffer *head, int status, cons
     c->head_sent = true;
     buffer_printf(head, "HTTP/1.1 %d %s\r\nDate: %s\r\nX-Request-Id: %s\r\nConnection: %s\r\n", status,
                   reason(status), date, c->request_id, c->keep_alive ? "keep-alive" : "close");
+    // A request that meets the end of an idle connection is lost: who knows when it ends does not send one
+    // then.
+    if (c->keep_alive) buffer_printf(head, "Keep-Alive: timeout=%u\r\n", c->server->o->idle_timeout_s);
     if (type) buffer_printf(head, "Content-Type: %s\r\n", type);
     buffer_text(head, "X-Content-Type-Options: nosniff\r\n");
     routes_cors_headers(c, head);

@@ -177,6 +177,14 @@ static void reap(struct worker *w)
     }
 }
 
+/* Whether one has ended that reap() has not told of. */
+static bool any_done(const struct worker *w)
+{
+    const struct job *j = w->active;
+    while (j && !generation_done(j->generation)) j = j->next;
+    return j;
+}
+
 static void take_figures(struct worker *w, bool now)
 {
     uint64_t ns = clock_ns();
@@ -255,8 +263,9 @@ static void *run(void *arg)
         }
         reap(w); // whoever left before this round
         if (w->active) engine_step(w->engine);
+        take_figures(w, any_done(w)); // whoever hears of the end may ask for them at once
         reap(w);
-        take_figures(w, !w->active);
+        take_figures(w, !w->active); // from here on nothing changes them while it sleeps
     }
     while (w->active) {
         struct job *j = w->active;
