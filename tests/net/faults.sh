@@ -15,12 +15,15 @@ wire=$!
 pids+=("$wire")
 flock_file flock 2 2
 compare_logits flock --wire-activation bf16
-(for _ in 1 2; do
-    sleep 0.7
-    kill -STOP "${pids[1]}"
-    sleep 0.3
-    kill -CONT "${pids[1]}"
-done) &
+stops() {
+    for _ in 1 2; do
+        kill -STOP "${pids[1]}"
+        sleep 0.3
+        kill -CONT "${pids[1]}"
+        sleep 0.3
+    done
+}
+amid "$work/net.txt" stops
 compare_text flock -p "hello there" -n 200 --ignore-eos --temperature 0
 [ "$(counter "$work/net.log" "asked again")" -gt 0 ] || fail "nothing was asked for again"
 wait $!

@@ -176,6 +176,7 @@ net_duckd() {
         fail "duckd $* with $flock ended with $?: $(tail -n 3 "$work/net.log")"
 }
 
+# shellcheck disable=SC2034
 # serve LOG OPTION...: a server on a free port, $listen, its process $!; it listens, and has not necessarily loaded the model.
 serve() {
     local log=$work/$1

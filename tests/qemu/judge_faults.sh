@@ -7,10 +7,10 @@ boot duck-1 1 virtio-net-pci 4 "key=$key" -action reboot=reset
 flock_file flock 1
 echo '[0,5]' >"$work/tokens"
 run() { # FLOCK OUT LOG
-    timeout 90 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" -v 2>"$work/$3"
+    timeout 180 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" -v 2>"$work/$3"
 }
 run local:1 local.f32 local.log || fail "local: $(tail -n 3 "$work/local.log")"
-wait_for duck-1 "DHCP: have an address" 60
+wait_for duck-1 "DHCP: have an address"
 
 run "$work/flock" good.f32 good.log || fail "before any program fails: $(tail -n 3 "$work/good.log")"
 

@@ -9,20 +9,33 @@ build=$(cd "$1" && pwd)
 work=$(mktemp -d /tmp/duckd-qemu-XXXXXX)
 pids=()
 key=00112233445566778899aabbccddeeff
-base_port=$((20000 + $$ % 20000))
+base_port=$((20000 + $$ % 12000)) # and 101 more, all below those that the kernel deals out
 launcher=() # what starts QEMU, if not this script itself
+
+# Everything that anybody has said, for who has to find out why a test failed where it cannot be run again.
+tell() {
+    local f
+    uptime
+    for f in "$work"/*.log; do
+        if [ -s "$f" ]; then printf '==> %s\n' "${f##*/}" && tail -n 400 "$f" | tr -d '\r\000'; fi
+    done
+} >&2
 
 cleanup() {
     local status=$?
+    trap - ERR
     set +e
     for p in "${pids[@]}"; do kill "$p" 2>/dev/null; done
     for p in "${pids[@]}"; do wait "$p" 2>/dev/null; done
-    if [ $status -ne 0 ] && [ $status -ne 77 ]; then tail -n 15 "$work"/*.log >&2; fi
+    if [ $status -ne 0 ] && [ $status -ne 77 ]; then tell; fi
     rm -rf "$work"
     exit $status
 }
 trap cleanup EXIT
 trap 'exit 1' INT TERM
+# A command that fails where none may: which. Not for subshells, whose callers may not mind.
+set -E
+trap 'if [ $BASHPID -eq $$ ]; then echo "FAIL: line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND" >&2; fi' ERR
 
 fail() {
     echo "FAIL: $*" >&2
@@ -55,25 +68,20 @@ boot() {
         -netdev "user,id=n,hostfwd=udp:127.0.0.1:$((base_port + $2))-:21210" -device "$3,netdev=n,romfile=" "${@:6}"
 }
 
-# ended PID NAME: its QEMU ends within 60 s.
-ended() {
-    local i
-    for ((i = 0; i < 600; i++)); do
-        kill -0 "$1" 2>/dev/null || return 0
+# until_true SECONDS COMMAND...: until the command succeeds; false if it never does.
+until_true() {
+    local until=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ $SECONDS -lt $until ] || return 1
         sleep 0.1
     done
-    fail "$2 goes on"
 }
 
-# wait_for NAME TEXT SECONDS: until the guest's log holds it.
-wait_for() {
-    local i
-    for ((i = 0; i < $3 * 10; i++)); do
-        grep -q -- "$2" "$work/$1.log" 2>/dev/null && return 0
-        sleep 0.1
-    done
-    fail "$1 has not said '$2' within $3 s"
-}
+# ended PID NAME: its QEMU ends. wait_for NAME TEXT: until the guest's log holds it. The time is for a slow and busy machine.
+gone() { ! kill -0 "$1" 2>/dev/null; }
+ended() { until_true 180 gone "$1" || fail "$2 goes on"; }
+wait_for() { until_true 180 grep -qs -- "$2" "$work/$1.log" || fail "$1 has not said '$2'"; }
 
 # flock_file NAME NUMBER...: ducks by their numbers.
 flock_file() {
@@ -82,14 +90,14 @@ flock_file() {
     for n in "$@"; do list+="${list:+, }{\"address\": \"127.0.0.1:$((base_port + n))\"}"; done
     # dead_ms: virtual cores share real ones, a guest may stand still for seconds.
     cat >"$work/$name" <<END
-{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 20000, "dead_ms": 10000,
+{"transport": "udp", "key_file": "$work/key", "state_dir": "$work/state", "find_ms": 60000, "dead_ms": 20000,
  "ports": [{"address": "127.0.0.1", "ducks": [$list]}]}
 END
 }
 
 # compute FLOCK OUT LOG: logits of $work/tokens by a flock.
 compute() {
-    timeout 90 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" -v 2>"$work/$3" ||
+    timeout 180 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" -v 2>"$work/$3" ||
         fail "duckd with flock $1: $(tail -n 3 "$work/$3")"
 }
 

@@ -6,8 +6,8 @@
 boot duck-1 1 virtio-net-pci 2 "key=$key"
 boot duck-2 2 e1000e 2 "key=$key"
 flock_file flock 1 2
-wait_for duck-1 "DHCP: have an address" 60
-wait_for duck-2 "DHCP: have an address" 60
+wait_for duck-1 "DHCP: have an address"
+wait_for duck-2 "DHCP: have an address"
 grep -q "NIC: e1000e, 52:54:00:12:34:56, 1000 Mb/s" "$work/duck-2.log" || fail "duck-2 has no e1000e"
 
 echo '[0,5,9,14,22,31]' >"$work/tokens"
@@ -21,9 +21,9 @@ fi
 
 kill "${pids[0]}"
 wait "${pids[0]}" 2>/dev/null || true
-boot duck-1 1 virtio-net-pci 2 "key=$key"
 : >"$work/duck-1.log"
-wait_for duck-1 "DHCP: have an address" 60
+boot duck-1 1 virtio-net-pci 2 "key=$key"
+wait_for duck-1 "DHCP: have an address"
 compute "$work/flock" again.f32 again.log
 cmp "$work/local.f32" "$work/again.f32" || fail "logits differ after a power cycle"
 echo "logits equal bit for bit; expert reads: $net_reads on bare metal, $local_reads with local ducks"

@@ -16,7 +16,7 @@ machine duck-1 2 96 -kernel "$build/duck/BOOTX64.EFI" -append "name=duck-1 spin_
     -netdev "socket,id=w,udp=127.0.0.1:$wire_port,localaddr=127.0.0.1:$((wire_port + 1))" \
     -netdev hubport,id=h1,hubid=0,netdev=u -netdev hubport,id=h2,hubid=0,netdev=w
 launcher=()
-wait_for duck-1 "DHCP: have an address" 90
+wait_for duck-1 "DHCP: have an address"
 ms=$((($(date +%s%N) - start) / 1000000))
 grep -q "NIC: $driver, 02:00:5e:10:20:30, 2500 Mb/s" "$work/duck-1.log" || fail "duck-1 has no $driver with 2500 Mb/s"
 flock_file flock 1

@@ -9,12 +9,12 @@ echo "key=$key name=booted spin_us=200" >"$work/tftp/duck.conf"
 start=$(date +%s%N)
 machine duck-1 2 96 -netdev "user,id=n,tftp=$work/tftp,bootfile=BOOTX64.EFI,hostfwd=udp:127.0.0.1:$((base_port + 1))-:21210" \
     -device virtio-net-pci,netdev=n,romfile=,bootindex=0
-wait_for duck-1 "ready: booted" 90
-wait_for duck-1 "DHCP: have an address" 30
+wait_for duck-1 "ready: booted"
+wait_for duck-1 "DHCP: have an address"
 ms=$((($(date +%s%N) - start) / 1000000))
 flock_file flock 1
-timeout 60 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/net.f32" --flock "$work/flock" -v 2>"$work/duckd.log" ||
+timeout 180 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/net.f32" --flock "$work/flock" -v 2>"$work/duckd.log" ||
     fail "duckd: $(tail -n 3 "$work/duckd.log")"
-timeout 60 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/local.f32" --flock local:1 2>"$work/local.log"
+timeout 180 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/local.f32" --flock local:1 2>"$work/local.log"
 cmp "$work/local.f32" "$work/net.f32" || fail "logits differ from those of local ducks"
 echo "power-on through PXE to an address: $ms ms"

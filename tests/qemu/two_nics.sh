@@ -9,7 +9,7 @@ machine duck-1 2 96 -kernel "$build/duck/BOOTX64.EFI" -append "name=duck-1 key=$
     -object memory-backend-memfd,id=ram,size=96M,share=on -machine memory-backend=ram \
     -netdev user,id=n -device virtio-net-pci,netdev=n,romfile=,addr=0x10
 launcher=()
-wait_for duck-1 "DHCP: have an address" 90
+wait_for duck-1 "DHCP: have an address"
 grep -q "rtl8125 at .*: no link" "$work/duck-1.log" || fail "the NIC without a cable was not looked at"
 grep -q "NIC: virtio-net, 52:54:00:12:34:56" "$work/duck-1.log" || fail "another NIC than the one with a link was taken"
 kill -0 "${pids[0]}" 2>/dev/null || fail "the modelled device has gone: $(cat "$work/duck-1.qemu.log")"
