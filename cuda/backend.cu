@@ -514,9 +514,8 @@ static uint64_t cuda_memory_bytes(const struct backend *b)
 
 extern const struct backend_ops backend_cuda = {
     "cuda",         cuda_open,         cuda_close,    cuda_seq_open, cuda_seq_fork, cuda_seq_close,
-    cuda_start,     cuda_poll,         cuda_resume,   cuda_logits,   nullptr,       cuda_cancel,
-    cuda_set_probe, cuda_memory_bytes, cuda_kv_bytes, cuda_kv_save,  cuda_kv_load,  cuda_best,
-    false};
+    cuda_start,     cuda_poll,         cuda_resume,   cuda_logits,   cuda_best,     cuda_cancel,
+    cuda_set_probe, cuda_memory_bytes, cuda_kv_bytes, cuda_kv_save,  cuda_kv_load,  false};
 
 extern "C" __attribute__((visibility("default"))) cuda_backend_fn duckd_cuda_backend;
 

@@ -77,9 +77,8 @@ struct backend_job {
     uint32_t tokens;      // rows
     const int32_t *ids;   // (tokens), copied by backend_start
     uint32_t logits_from; // logits are made for rows >= this; = tokens: for none
-    bool best_only;       // of rows with logits only best() is asked for, not logits()
+    bool best_only;       // of rows with logits best() is asked for instead of logits()
     uint32_t hidden_from; // MAIN: rows >= this leave their hidden state for MTP jobs, others need not
-    bool draft;           // MTP: guess() will be asked for; only where ops->guess. Logits are made besides it
     uint32_t first_key;   // MTP: attention begins at this position, a multiple of BACKEND_KEY_UNIT. Not 0:
                           // only where ops->mtp_window
 };
@@ -105,11 +104,13 @@ struct backend_ops {
      * rows than the job, and a layer may have none: rows that nobody reads need no feed-forward. */
     enum backend_event (*poll)(struct backend *b, uint32_t lane, struct mlp_step *step, struct error *err);
     void (*resume)(struct backend *b, uint32_t lane);
-    /* After DONE: (vocab) fp32 logits of row `row` >= logits_from, valid until the lane's next start. */
+    /* After DONE of a job without best_only: (vocab) fp32 logits of row `row` >= logits_from, valid until the
+     * lane's next start. */
     const float *(*logits)(struct backend *b, uint32_t lane, uint32_t row);
-    /* After DONE of a job with `draft`: the token that follows its last row, by an arithmetic that may be
-     * rougher than the logits'. NULL: this backend has none, drafts come from logits. */
-    int32_t (*guess)(struct backend *b, uint32_t lane);
+    /* After DONE of a job with best_only: the token that such a row's logits like best, as largest_logit()
+     * finds it. The MTP layer's comes of an arithmetic that may be rougher than its logits': a draft is
+     * verified. */
+    int32_t (*best)(struct backend *b, uint32_t lane, uint32_t row);
     /* Drop a started job wherever it is; the lane is free afterwards. */
     void (*cancel)(struct backend *b, uint32_t lane);
     void (*set_probe)(struct backend *b, const struct backend_probe *probe); // NULL: none
@@ -122,9 +123,6 @@ struct backend_ops {
     int (*kv_save)(struct backend *b, backend_seq seq, uint32_t positions, void *image, struct error *err);
     int (*kv_load)(struct backend *b, backend_seq seq, uint32_t positions, const void *image,
                    struct error *err);
-    /* After DONE: the id of a row's largest logit, of equal ones the lowest. -1: there is a NaN or +Inf, or
-     * nothing but -Inf. NULL: this backend has logits only, and gets no job with best_only. */
-    int32_t (*best)(struct backend *b, uint32_t lane, uint32_t row);
     bool mtp_window; // the MTP layer can do without the positions before a job's first_key
 };
 

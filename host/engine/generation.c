@@ -80,8 +80,7 @@ int generation__admit(struct generation *g)
         fail(g);
         return rc;
     }
-    g->sequence.best_mtp = e->backend->ops->best != NULL;
-    g->sequence.best_main = g->sequence.best_mtp && g->request.ids_only && sampler_takes_largest(g->sampler);
+    g->sequence.best_only = g->request.ids_only && sampler_takes_largest(g->sampler);
     drafts_begin(&e->drafts, &g->drafts);
     if (e->set.mtp_window) choose_hidden(g);
     g->stage = STAGE_PREFILL;
@@ -130,7 +129,6 @@ static void start_chunks(struct generation *g, const struct backend_job *job, en
     struct backend_job first = *job, second = sequence_job_behind(*job, chunk);
     uint32_t lane = g->lane[1] != LANE_NONE ? g->lane[1] : g->borrowed;
     first.tokens = first.logits_from = chunk;
-    first.draft = false;
     start_one(g, &first, part);
     if (g->failure) return;
     int rc = lanes_start(g->engine->lanes, lane, &second, g->lane[0], &g->result.error);
@@ -192,9 +190,8 @@ static void begin_mtp(struct generation *g)
         g->catching_up = true;
     }
     g->rows = sequence_mtp_rows(s);
-    bool guess = g->drafting && g->engine->backend->ops->guess;
-    struct backend_job job = sequence_mtp_job(s, g->rows, g->drafting && !guess ? g->rows - 1 : g->rows);
-    job.draft = guess;
+    struct backend_job job = sequence_mtp_job(s, g->rows, g->drafting ? g->rows - 1 : g->rows);
+    job.best_only = true;
     start_chunks(g, &job, ROUND_MTP);
 }
 
@@ -212,7 +209,7 @@ static int32_t choose(struct generation *g, uint32_t lane, uint32_t row, const f
 {
     struct backend *b = g->engine->backend;
     uint64_t began = clock_ns();
-    int32_t id = g->sequence.best_main ? b->ops->best(b, lane, row)
+    int32_t id = g->sequence.best_only ? b->ops->best(b, lane, row)
                                        : sampler_sample(g->sampler, logits, g->sequence.count);
     trace_span(TRACE_ENGINE, 0, "sample", began, clock_ns(), TRACE_NO_LAYER, g->sequence.count, 1);
     if (id >= 0) return id;
@@ -256,7 +253,7 @@ static void keep(struct generation *g, int32_t id, const float *logits, uint32_t
 static int32_t take_row(struct generation *g, uint32_t lane, uint32_t row, bool accepted)
 {
     struct backend *b = g->engine->backend;
-    const float *logits = g->sequence.best_main ? NULL : b->ops->logits(b, lane, row);
+    const float *logits = g->sequence.best_only ? NULL : b->ops->logits(b, lane, row);
     int32_t id = choose(g, lane, row, logits);
     if (id < 0) return -1;
     if (g->verifying && !accepted) {
@@ -312,13 +309,7 @@ static void after_mtp(struct generation *g)
     struct backend *b = g->engine->backend;
     g->sequence.mtp_done += g->rows;
     if (!g->drafting) return;
-    if (b->ops->guess)
-        g->draft = b->ops->guess(b, g->last.lane);
-    else if (g->sequence.best_mtp)
-        g->draft = b->ops->best(b, g->last.lane, g->last.row);
-    else
-        g->draft =
-            mtp_draft(b->ops->logits(b, g->last.lane, g->last.row), g->engine->model->config.vocab_size);
+    g->draft = b->ops->best(b, g->last.lane, g->last.row);
     g->have_draft = g->draft >= 0;
     if (g->have_draft) return;
     error_set(&g->result.error, -EDOM,

@@ -1,22 +1,11 @@
 /* mtp.c: the draft and the start of its verification. What follows from the samples is generation.c's. */
 #include "host/engine/mtp.h"
 
-#include <math.h>
 #include <string.h>
 
 enum mtp_verify mtp_verify_policy(const char *backend_name, bool local_flock)
 {
     return local_flock && strcmp(backend_name, "cpu") == 0 ? MTP_ONE_JOB : MTP_TWO_LANES;
-}
-
-int32_t mtp_draft(const float *logits, uint32_t vocab)
-{
-    int32_t best = -1;
-    for (uint32_t i = 0; i < vocab; i++) {
-        if (isnan(logits[i])) return -1;
-        if (logits[i] > (best < 0 ? -INFINITY : logits[best])) best = (int32_t)i;
-    }
-    return best;
 }
 
 int mtp_start_verify(struct lanes *l, enum mtp_verify how, struct sequence *s, int32_t draft,

@@ -1,4 +1,4 @@
-/* mtp.h: one draft per round: how it is made and how it is verified.
+/* mtp.h: one draft per round, and how it is verified.
  *
  * The draft for token n is the MTP layer's largest logit, whatever the sampler's parameters say. It is
  * verified by computing rows n - 1 and n of the main model in one round and sampling each as if there were no
@@ -19,9 +19,6 @@ enum mtp_verify { MTP_VERIFY_DEFAULT, MTP_ONE_JOB, MTP_TWO_LANES };
 
 /* Backend and ducks on the same cores gain nothing from overlap: one job. Otherwise two lanes. */
 enum mtp_verify mtp_verify_policy(const char *backend_name, bool local_flock);
-
-/* -1: the logits hold no largest number. */
-int32_t mtp_draft(const float *logits, uint32_t vocab);
 
 /* Starts the two rows; the draft is put at ids[count]. *jobs: how many were started, also on failure (they
  * still have to finish). */

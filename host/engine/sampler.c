@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/backend/largest.h"
 #include "host/engine/rng.h"
 
 struct candidate {
@@ -120,22 +121,6 @@ static const float *adjust(struct sampler *s, const float *logits)
     return a;
 }
 
-/* The largest logit's id, ties to the lower; -1 where there is no largest. */
-static int32_t largest(const float *logits, uint32_t vocab)
-{
-    int32_t best = -1;
-    float top = -INFINITY;
-    bool nan = false;
-    for (uint32_t i = 0; i < vocab; i++) {
-        nan |= isnan(logits[i]);
-        if (logits[i] > top) {
-            top = logits[i];
-            best = (int32_t)i;
-        }
-    }
-    return nan || top == INFINITY ? -1 : best;
-}
-
 static bool before(const struct candidate *a, const struct candidate *b)
 {
     return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
@@ -194,7 +179,7 @@ static int32_t draw_ordered(struct sampler *s, size_t count, double mass, double
 int32_t sampler_sample(struct sampler *s, const float *logits, uint64_t position)
 {
     const float *l = adjust(s, logits);
-    int32_t best = largest(l, s->vocab);
+    int32_t best = largest_logit(l, s->vocab);
     if (best < 0 || s->s.temperature <= 0.0f) return best;
 
     double scale = 1.0 / (double)s->s.temperature, top = (double)l[best], mass = 0.0;

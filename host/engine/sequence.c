@@ -65,7 +65,7 @@ struct backend_job sequence_main_job(const struct sequence *s, uint32_t rows, ui
                                 .tokens = rows,
                                 .ids = s->ids + s->main_done,
                                 .logits_from = logits_from,
-                                .best_only = s->best_main,
+                                .best_only = s->best_only,
                                 .hidden_from = less(s->hidden_from, s->main_done)};
 }
 
@@ -91,7 +91,6 @@ struct backend_job sequence_mtp_job(const struct sequence *s, uint32_t rows, uin
                                 .tokens = rows,
                                 .ids = s->ids + s->mtp_done + 1,
                                 .logits_from = logits_from,
-                                .best_only = s->best_mtp,
                                 .first_key = s->mtp_from};
 }
 

@@ -19,7 +19,7 @@ struct sequence {
     uint32_t count, room;
     uint32_t main_done;
     uint32_t mtp_from, mtp_done; // may lie beyond main_done: then nothing of the MTP layer is right yet
-    bool best_main, best_mtp;    // of its jobs' logits only the largest one's id is wanted
+    bool best_only;              // of the main model's rows only the largest logit's id is wanted
     uint32_t hidden_from;        // the main model's rows from here on leave their hidden states
 };
 

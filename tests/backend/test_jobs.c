@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "host/backend/largest.h"
 #include "tests/backend/harness.h"
 #include "tests/backend/random.h"
 
@@ -140,6 +141,42 @@ static void test_lanes_and_copies(void **state)
         assert_memory_equal(ops->logits(h.backend, 0, i), la + (200 + i) * vocab, vocab * sizeof(float));
     assert_memory_equal(ops->logits(h.backend, 1, 0), lb + 200 * vocab, vocab * sizeof(float));
     free(la), free(lb), free(again);
+    house_close(&h);
+}
+
+/* best() of the main model's rows is what the logits say; of the MTP layer's, by its rounded head, one of the
+ * tokens they like. Nobody's row depends on how many are asked for. */
+static void test_best(void **state)
+{
+    (void)state;
+    enum { ROWS = 24 };
+    struct house h;
+    int32_t ids[TOKENS], one[ROWS];
+    house_open(&h, V32, 2, ROWS, KV_F32, true);
+    make_ids(&h, ids, 11);
+    const uint32_t vocab = h.model.config.vocab_size;
+    const struct backend_ops *ops = h.backend->ops;
+    const backend_seq seq = house_seq(&h, TOKENS);
+    for (int mtp = 0; mtp < 2; mtp++) {
+        struct backend_job job = {.kind = mtp ? BACKEND_MTP : BACKEND_MAIN,
+                                  .seq = seq,
+                                  .tokens = ROWS,
+                                  .ids = ids + mtp,
+                                  .logits_from = 0};
+        house_run(&h, 0, &job);
+        job.best_only = true;
+        house_run(&h, 1, &job);
+        uint32_t agree = 0;
+        for (uint32_t i = 0; i < ROWS; i++) {
+            one[i] = ops->best(h.backend, 1, i);
+            assert_in_range(one[i], 0, vocab - 1);
+            agree += one[i] == largest_logit(ops->logits(h.backend, 0, i), vocab);
+        }
+        if (agree < (mtp ? ROWS / 2 : ROWS)) fail_msg("%u of %d rows agree with their logits", agree, ROWS);
+        job.logits_from = ROWS - 1;
+        house_run(&h, 1, &job);
+        assert_int_equal(ops->best(h.backend, 1, ROWS - 1), one[ROWS - 1]);
+    }
     house_close(&h);
 }
 
@@ -377,6 +414,7 @@ int main(void)
         {bits[1].name, test_bits, NULL, NULL, &bits[1]},
         {bits[2].name, test_bits, NULL, NULL, &bits[2]},
         cmocka_unit_test(test_lanes_and_copies),
+        cmocka_unit_test(test_best),
         cmocka_unit_test(test_rows_not_wanted),
         cmocka_unit_test(test_cache_dtypes),
         cmocka_unit_test(test_refusals),

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/backend/largest.h"
+
 /* ---- the model ---- */
 
 static uint32_t mix(uint32_t a, uint32_t b)
@@ -210,7 +212,7 @@ static void finish_job(struct fake *f, struct fake_lane *a)
     for (uint32_t i = 0; i < a->job.tokens; i++) {
         if (a->job.kind == BACKEND_MAIN)
             s->kv.hidden[a->job.position + i] = i < a->job.hidden_from ? FAKE_NOTHING : a->h[i];
-        if (i < a->job.logits_from && !(a->job.draft && i + 1 == a->job.tokens)) continue;
+        if (i < a->job.logits_from) continue;
         head(a->h[i], a->ids[i], a->logits[i]);
         if (is_sick(f, a, SICK_NAN) && f->sick_position == a->job.position + i) a->logits[i][7] = NAN;
     }
@@ -273,14 +275,7 @@ static int32_t best(struct backend *b, uint32_t lane, uint32_t row)
 {
     struct fake_lane *a = &fake_of(b)->lane[lane];
     assert(a->state == FAKE_READY && row >= a->job.logits_from && row < a->job.tokens && a->job.best_only);
-    return mtp_draft(a->logits[row], FAKE_VOCAB);
-}
-
-static int32_t guess(struct backend *b, uint32_t lane)
-{
-    struct fake_lane *a = &fake_of(b)->lane[lane];
-    assert(a->state == FAKE_READY && a->job.draft);
-    return mtp_draft(a->logits[a->job.tokens - 1], FAKE_VOCAB);
+    return largest_logit(a->logits[row], FAKE_VOCAB);
 }
 
 static void cancel(struct backend *b, uint32_t lane)
@@ -296,12 +291,11 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .poll = poll,
                                             .resume = resume,
                                             .logits = logits,
-                                            .guess = guess,
+                                            .best = best,
                                             .cancel = cancel,
                                             .kv_bytes = kv_bytes,
                                             .kv_save = kv_save,
-                                            .kv_load = kv_load,
-                                            .best = best};
+                                            .kv_load = kv_load};
 
 /* ---- the flock ---- */
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "host/backend/largest.h"
 #include "host/engine/engine_internal.h"
 #include "host/text/buffer.h"
 
@@ -122,6 +123,11 @@ static const float *logits(struct backend *b, uint32_t lane, uint32_t row)
     return script_of(b)->logits[lane];
 }
 
+static int32_t best(struct backend *b, uint32_t lane, uint32_t row)
+{
+    return largest_logit(logits(b, lane, row), script_of(b)->model.config.vocab_size);
+}
+
 static void nothing(struct backend *b, uint32_t lane)
 {
     (void)b;
@@ -142,6 +148,7 @@ static const struct backend_ops ops = {.name = "script",
                                        .poll = poll,
                                        .resume = nothing,
                                        .logits = logits,
+                                       .best = best,
                                        .cancel = nothing,
                                        .memory_bytes = memory_bytes};
 

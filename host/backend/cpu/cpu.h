@@ -50,7 +50,7 @@ struct cpu_lane {
     float *expert_weights;
     float *cosines, *sines; // (max_tokens, rope / 2)
     float *logits;          // (max_tokens, vocab rounded up to 8), from row logits_from
-    int32_t guess;          // of a job with a draft
+    int32_t *best;          // (max_tokens) of MTP jobs with best_only, from row logits_from
     struct error error;
 };
 

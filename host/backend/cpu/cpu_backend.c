@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "host/backend/cpu/cpu.h"
+#include "host/backend/largest.h"
 
 static struct cpu_backend *self(struct backend *b)
 {
@@ -196,8 +197,6 @@ static int check_job(struct cpu_backend *b, const struct backend_job *job, struc
         if (job->ids[i] < 0 || (uint32_t)job->ids[i] >= b->c->vocab_size)
             return error_set(err, -EINVAL, "job: token %d at position %u, must be 0 to %u", job->ids[i],
                              job->position + i, b->c->vocab_size - 1);
-    if (job->kind == BACKEND_MAIN && job->draft)
-        return error_set(err, -EINVAL, "job: only the MTP layer makes drafts");
     if (job->kind == BACKEND_MAIN) return 0;
     if (!b->with_mtp) return error_set(err, -EINVAL, "job: the MTP layer was not loaded");
     if (job->first_key % KV_TILE || job->first_key > job->position)
@@ -297,19 +296,27 @@ static void cpu_resume(struct backend *base, uint32_t lane)
     l->state = LANE_READY;
 }
 
-static const float *cpu_logits(struct backend *base, uint32_t lane, uint32_t row)
+static const float *logits_of(const struct cpu_backend *b, const struct cpu_lane *l, uint32_t row)
 {
-    const struct cpu_backend *b = self(base);
-    const struct cpu_lane *l = lane_of(base, lane);
     assert(l->state == LANE_DONE && row >= l->job.logits_from && row < l->job.tokens);
     return l->logits + (size_t)(row - l->job.logits_from) * 8 * b->head.panels;
 }
 
-static int32_t cpu_guess(struct backend *base, uint32_t lane)
+static const float *cpu_logits(struct backend *base, uint32_t lane, uint32_t row)
 {
     const struct cpu_lane *l = lane_of(base, lane);
-    assert(l->state == LANE_DONE && l->job.draft);
-    return l->guess;
+    assert(!l->job.best_only);
+    return logits_of(self(base), l, row);
+}
+
+static int32_t cpu_best(struct backend *base, uint32_t lane, uint32_t row)
+{
+    const struct cpu_backend *b = self(base);
+    const struct cpu_lane *l = lane_of(base, lane);
+    assert(l->job.best_only);
+    if (l->job.kind == BACKEND_MAIN) return largest_logit(logits_of(b, l, row), b->c->vocab_size);
+    assert(l->state == LANE_DONE && row >= l->job.logits_from && row < l->job.tokens);
+    return l->best[row - l->job.logits_from];
 }
 
 static void cpu_cancel(struct backend *base, uint32_t lane)
@@ -342,7 +349,7 @@ const struct backend_ops backend_cpu = {.name = "cpu",
                                         .poll = cpu_poll,
                                         .resume = cpu_resume,
                                         .logits = cpu_logits,
-                                        .guess = cpu_guess,
+                                        .best = cpu_best,
                                         .cancel = cpu_cancel,
                                         .set_probe = cpu_set_probe,
                                         .memory_bytes = cpu_memory_bytes,

@@ -75,8 +75,12 @@ int cpu_finish(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
     } else {
         cpu_probe_rows(b, l, "mtp_hidden", b->c->layers, l->h, NULL, n, n);
     }
-    if (l->job.draft) l->guess = draft_head_best(&b->mtp.draft, l->x + (tokens - 1) * n, b->pool);
     if (from >= tokens) return 0;
+    if (!main_job && l->job.best_only) {
+        for (size_t i = from; i < tokens; i++)
+            l->best[i - from] = draft_head_best(&b->mtp.draft, l->x + i * n, b->pool);
+        return 0;
+    }
     const struct product p = {head, cpu_input(head, l->x, b->s.xs) + from * n, n, l->logits,
                               8 * head->panels};
     products_run(b->pool, &p, 1, tokens - from);

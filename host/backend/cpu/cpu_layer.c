@@ -279,15 +279,14 @@ static int route(struct cpu_backend *b, struct cpu_lane *l, struct error *err)
     return 0;
 }
 
-/* Rows whose output nobody reads: in a job's last layer those without logits or draft, if the MTP layer does
+/* Rows whose output nobody reads: in a job's last layer those without logits, if the MTP layer does
  * not want their hidden states. Probes look at every row. */
 static uint32_t first_wanted(const struct cpu_backend *b, const struct cpu_lane *l)
 {
     const struct backend_job *j = &l->job;
     if (b->probe.row || l->layer + 1 < l->last_layer) return 0;
     bool feeds = j->kind == BACKEND_MAIN && b->with_mtp && j->hidden_from < j->logits_from;
-    uint32_t from = feeds ? j->hidden_from : j->logits_from;
-    return j->draft && from == j->tokens ? j->tokens - 1 : from;
+    return feeds ? j->hidden_from : j->logits_from;
 }
 
 /* Norm and first products of every row, keys into the cache. */

@@ -41,6 +41,7 @@ static int allocate_lane(struct cpu_backend *b, struct cpu_lane *l, struct error
     BLOCK(l->cosines, rows * b->rope.pairs);
     BLOCK(l->sines, rows * b->rope.pairs);
     BLOCK(l->logits, rows * up8(c->vocab_size));
+    BLOCK(l->best, rows);
     return e;
 }
 
@@ -106,8 +107,8 @@ void cpu_release(struct cpu_backend *b)
 {
     for (uint32_t i = 0; b->lane && i < b->lanes; i++) {
         struct cpu_lane *l = &b->lane[i];
-        void *blocks[] = {l->ids,     l->h,     l->x,     l->y, l->expert_ids, l->expert_weights,
-                          l->cosines, l->sines, l->logits};
+        void *blocks[] = {l->ids,     l->h,     l->x,      l->y,   l->expert_ids, l->expert_weights,
+                          l->cosines, l->sines, l->logits, l->best};
         for (size_t k = 0; k < sizeof blocks / sizeof *blocks; k++) free(blocks[k]);
     }
     free(b->lane);
