@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <time.h>
+
+#include "host/util/trace.h"
 #include "tests/cli/support.h"
 
 struct event {
@@ -132,12 +135,67 @@ static void an_unwritable_trace_is_refused_first(void **state)
     outcome_free(&o);
 }
 
+static double cpu_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* CPU time of a span, its share of wrapping around in the ring included: the least of many blocks, each long
+ * beside the clock. */
+static double span_s(void)
+{
+    enum { BLOCKS = 40, SPANS = 1 << 17 };
+    struct error err;
+    double least = INFINITY;
+    assert_int_equal(trace_start(&err), 0);
+    for (int b = 0; b < BLOCKS; b++) {
+        double began = cpu_s();
+        for (uint32_t i = 0; i < SPANS; i++) trace_span(TRACE_LANE, i & 1, "span", i, i + 1, i, i, 1);
+        least = fmin(least, (cpu_s() - began) / SPANS);
+    }
+    FILE *nowhere = fopen("/dev/null", "w");
+    trace_write(nowhere);
+    fclose(nowhere);
+    return least;
+}
+
+/* All spans of a run, those of its warm-up and prompt too, times the cost of one, beside the CPU time of its
+ * tokens. No two runs are compared: the machine's noise is larger than what is asked. */
+static void tracing_costs_less_than_2_percent(void **state)
+{
+    (void)state;
+    enum { TOKENS = 200 };
+    struct outcome o = run("$D bench --synthetic $S/models/duckling/config.json -n %d --threads 1 --drafts "
+                           "always --trace t.json --csv d -q >&2 && cat d/summary.json",
+                           TOKENS);
+    assert_int_equal(o.status, 0);
+    cJSON *j = json_of(&o);
+    const cJSON *one = cJSON_GetObjectItem(j, "cases")->child;
+    assert_int_equal((int)number(one, "output_tokens"), TOKENS);
+    double token_s = number(one, "tpot_cpu_ms") * 1e-3;
+    cJSON_Delete(j);
+    outcome_free(&o);
+    size_t length, spans = 0;
+    char *trace = read_scratch("t.json", &length);
+    for (const char *at = trace; (at = strstr(at, "\"ph\": \"")); at += 7)
+        spans += at[7] == 'X' || at[7] == 'b';
+    free(trace);
+    double each = (double)spans / TOKENS, share = each * span_s() / token_s;
+    print_message("%.0f spans a token of %.0f us, %.1f ns each: %.3f %%\n", each, token_s * 1e6,
+                  span_s() * 1e9, share * 100);
+    assert_true(each > 20 && token_s > 0);
+    assert_true(share < 0.02);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trace_has_every_row_and_nests),
         cmocka_unit_test(an_answer_does_not_depend_on_being_traced),
         cmocka_unit_test(an_unwritable_trace_is_refused_first),
+        cmocka_unit_test(tracing_costs_less_than_2_percent),
     };
     return cmocka_run_group_tests(tests, NULL, remove_scratch);
 }
