@@ -13,6 +13,7 @@
 #include "duck/duck_core.h"
 #include "host/util/clock.h"
 #include "host/util/pool.h"
+#include "tools/bench_e4m3.h"
 #include "tools/bench_limits.h"
 
 enum row {
@@ -21,10 +22,12 @@ enum row {
     FMA512,
     L2_OURS,
     L2_PLAIN,
+    L2_E4M3,
     STEP,
     HIDDEN,
     DOWN,
     PLAIN,
+    E4M3,
     ROWS
 }; // HIDDEN, DOWN: parts of STEP
 enum { CACHED_PANELS = 4, FMA_ROUNDS = 2000, CACHED_PASSES = 8, MAX_REPEATS = 101 };
@@ -43,18 +46,22 @@ struct bench {
     enum duck_phase phase;
     void *memory, *scratch;
     uint8_t *cached, *cached_plain; // panels and rows of each thread's in-cache runs
+    uint8_t *e4m3;                  // as many weights as the bank holds, as such bytes
+    float *x_e4m3, *scales_e4m3;
     size_t memory_bytes, scratch_bytes, step_bytes;
     float *x, *xs, *weights;
     int32_t *ids;
     uint64_t seed;
     size_t plain_rows, plain_chunk, plain_offset; // of the step's weights, as rows of `hidden`
-    uint64_t phase_ns[DUCK_PHASES];               // of the last step
+    size_t e4m3_bytes, e4m3_offset;
+    uint64_t phase_ns[DUCK_PHASES]; // of the last step
     double seconds[ROWS][MAX_REPEATS];
 };
 
-static const char *const row_names[ROWS] = {
-    "plain reading", "FMA peak (AVX2)", "FMA peak (AVX-512)", "dot, in L2", "plain F16C, in L2", "duck step",
-    "  gate and up", "  down",          "plain F16C GEMV"};
+static const char *const row_names[ROWS] = {"plain reading",   "FMA peak (AVX2)",   "FMA peak (AVX-512)",
+                                            "dot, in L2",      "plain F16C, in L2", "e4m3 dot, in L2",
+                                            "duck step",       "  gate and up",     "  down",
+                                            "plain F16C GEMV", "e4m3 GEMV"};
 static volatile uint64_t sink;
 
 static uint32_t below(struct bench *b, uint32_t n) // xorshift64
@@ -105,6 +112,17 @@ static void read_piece(void *arg, size_t task, unsigned worker)
     sink += limits_read((const uint8_t *)b->memory + from, left < READ_PIECE ? left : READ_PIECE);
 }
 
+/* Bytes of what one call of e4m3_dot() reads. */
+static size_t e4m3_chunk_bytes(const struct bench *b)
+{
+    return (size_t)8 * E4M3_PANELS * b->o.hidden;
+}
+
+static size_t e4m3_chunks(const struct bench *b) // of one token's experts
+{
+    return b->plain_rows / (8u * E4M3_PANELS);
+}
+
 static void fma_share(void *arg, size_t task, unsigned worker)
 {
     (void)arg, (void)task, (void)worker;
@@ -144,6 +162,26 @@ static void cached_plain(void *arg, size_t task, unsigned worker)
     const uint8_t *at = b->cached_plain + task * bodies * 9 / 8;
     for (int pass = 0; pass < CACHED_PASSES; pass++)
         sink += limits_plain_f16c(at, at + bodies, rows, b->o.hidden, b->x) == 0.0f;
+}
+
+static void cached_e4m3(void *arg, size_t task, unsigned worker)
+{
+    (void)worker;
+    const struct bench *b = arg;
+    float y[8 * E4M3_PANELS];
+    for (int pass = 0; pass < CACHED_PASSES; pass++)
+        e4m3_dot(b->e4m3 + task * e4m3_chunk_bytes(b), b->o.hidden, b->scales_e4m3, b->x_e4m3, y);
+    sink += (uint64_t)(y[0] == 0.0f);
+}
+
+static void e4m3_chunk(void *arg, size_t task, unsigned worker)
+{
+    (void)worker;
+    const struct bench *b = arg;
+    float y[8 * E4M3_PANELS];
+    e4m3_dot(b->e4m3 + b->e4m3_offset + task * e4m3_chunk_bytes(b), b->o.hidden, b->scales_e4m3, b->x_e4m3,
+             y);
+    sink += (uint64_t)(y[0] == 0.0f);
 }
 
 static void plain_chunk(void *arg, size_t task, unsigned worker)
@@ -203,6 +241,12 @@ static void run_row(struct bench *b, enum row row)
     case L2_PLAIN:
         pool_run(b->pool, cached_plain, b, b->o.threads);
         break;
+    case L2_E4M3:
+        pool_run(b->pool, cached_e4m3, b, b->o.threads);
+        break;
+    case E4M3:
+        pool_run(b->pool, e4m3_chunk, b, e4m3_chunks(b));
+        break;
     case STEP:
         run_step(b);
         break;
@@ -223,8 +267,11 @@ static void repeat(struct bench *b, uint32_t index)
     b->plain_offset = b->memory_bytes > plain_bytes
                           ? (size_t)below(b, (uint32_t)((b->memory_bytes - plain_bytes) / 64 + 1)) * 64
                           : 0;
+    size_t e4m3_step = e4m3_chunks(b) * e4m3_chunk_bytes(b);
+    b->e4m3_offset =
+        below(b, (uint32_t)((b->e4m3_bytes - e4m3_step) / e4m3_chunk_bytes(b)) + 1) * e4m3_chunk_bytes(b);
     for (int row = 0; row < ROWS; row++) {
-        if (row == L2_OURS || row == L2_PLAIN) run_row(b, (enum row)row); // fills the cache
+        if (row == L2_OURS || row == L2_PLAIN || row == L2_E4M3) run_row(b, (enum row)row); // fills the cache
         uint64_t start = now(b);
         run_row(b, (enum row)row);
         b->seconds[row][index] = (double)(now(b) - start) * 1e-9;
@@ -283,6 +330,20 @@ static void fill_cached(struct bench *b)
     for (size_t i = 0; i < panels * 9 * b->o.hidden; i++) b->cached_plain[i] = (uint8_t)(8 + below(b, 240));
 }
 
+static void load_e4m3(struct bench *b)
+{
+    const size_t blocks = (b->o.hidden + 127) / 128 * E4M3_PANELS;
+    const size_t bank = (size_t)b->o.experts * 3 * b->o.width;
+    const size_t cached_rows = (size_t)b->o.threads * 8 * E4M3_PANELS;
+    b->e4m3_bytes = (bank > cached_rows ? bank : cached_rows) * b->o.hidden;
+    b->e4m3 = aligned(b->e4m3_bytes + 2 * e4m3_chunk_bytes(b)); // the kernel prefetches beyond
+    b->x_e4m3 = aligned(b->o.hidden * sizeof *b->x_e4m3);
+    b->scales_e4m3 = aligned(blocks * sizeof *b->scales_e4m3);
+    for (size_t i = 0; i < b->o.hidden; i++) b->x_e4m3[i] = b->xs[i] * 256;
+    for (size_t i = 0; i < blocks; i++) b->scales_e4m3[i] = 0x1p4f;
+    e4m3_fill(b->e4m3, b->e4m3_bytes);
+}
+
 static int set_up(struct bench *b)
 {
     struct options *o = &b->o;
@@ -312,6 +373,7 @@ static int set_up(struct bench *b)
     b->plain_rows = (size_t)3 * o->top_k * o->width; // one token's experts
     load_experts(b);
     fill_cached(b);
+    load_e4m3(b);
     return 0;
 }
 
@@ -352,6 +414,7 @@ static void report(struct bench *b)
     double time[ROWS], gb[ROWS] = {0}, gflop[ROWS] = {0};
     for (int row = 0; row < ROWS; row++) time[row] = median(b->seconds[row], o->repeats);
     double cached = (double)o->threads * CACHED_PASSES * CACHED_PANELS * (double)fp9_panel_bytes(o->hidden);
+    double cached_e4m3 = (double)o->threads * CACHED_PASSES * (double)e4m3_chunk_bytes(b);
     double macs = 3.0 * o->top_k * o->width * o->hidden;
     gb[READ] = (double)(b->memory_bytes / 128 * 128) / time[READ] * 1e-9;
     gb[L2_OURS] = cached / time[L2_OURS] * 1e-9;
@@ -359,6 +422,8 @@ static void report(struct bench *b)
     gb[STEP] = (double)b->step_bytes / time[STEP] * 1e-9;
     gb[HIDDEN] = (double)b->step_bytes * 2 / 3 / time[HIDDEN] * 1e-9;
     gb[DOWN] = (double)b->step_bytes / 3 / time[DOWN] * 1e-9;
+    gb[L2_E4M3] = cached_e4m3 / time[L2_E4M3] * 1e-9;
+    gb[E4M3] = (double)(e4m3_chunks(b) * e4m3_chunk_bytes(b)) / time[E4M3] * 1e-9;
     gb[PLAIN] = macs * 9 / 8 / time[PLAIN] * 1e-9;
     gflop[FMA] = (double)FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads / time[FMA] * 1e-9;
     gflop[FMA512] = 2.0 * FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads / time[FMA512] * 1e-9;
@@ -367,6 +432,8 @@ static void report(struct bench *b)
     gflop[STEP] = 2 * macs * o->tokens / time[STEP] * 1e-9;
     gflop[HIDDEN] = gflop[STEP] * 2 / 3 * time[STEP] / time[HIDDEN];
     gflop[DOWN] = gflop[STEP] / 3 * time[STEP] / time[DOWN];
+    gflop[L2_E4M3] = 2 * gb[L2_E4M3];
+    gflop[E4M3] = 2 * gb[E4M3];
     gflop[PLAIN] = 2 * macs / time[PLAIN] * 1e-9;
     if (o->csv)
         printf("hidden,width,experts,top_k,tokens,threads,kernels,row,us,gb_s,read_percent,gflop_s,fma_"
@@ -502,6 +569,9 @@ int main(int argc, char **argv)
     free(b.scratch);
     free(b.cached);
     free(b.cached_plain);
+    free(b.e4m3);
+    free(b.x_e4m3);
+    free(b.scales_e4m3);
     free(b.x);
     free(b.xs);
     free(b.ids);

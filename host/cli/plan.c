@@ -95,6 +95,11 @@ static void print_json(const struct options *o, struct forecast_inputs *in, cons
     for (unsigned i = 0; i < f->fits_count; i++)
         printf("%s\"%s\": {\"needs\": %.3f, \"has\": %.3f}", i ? ", " : "", f->fit[i].where,
                f->fit[i].needs_gb, f->fit[i].has_gb);
+    fputs("}, \"not_built\": {", stdout);
+    struct forecast_unbuilt not_built[FORECAST_UNBUILT];
+    unsigned n = o->scheme == 1 ? forecast_unbuilt(in, not_built) : 0;
+    for (unsigned i = 0; i < n; i++)
+        printf("%s\"%s\": \"%s\"", i ? ", " : "", not_built[i].key, not_built[i].why);
     fputs("}, \"inputs\": {", stdout);
     for (size_t i = 0; i < forecast_key_count; i++)
         printf("%s\"%s\": %.10g", i ? ", " : "", forecast_keys[i].name,
@@ -130,6 +135,11 @@ static void print_text(const struct options *o, const struct forecast_inputs *in
         1e6 * t->total_s, 1e6 * t->prepare_s, 1e6 * t->send_s, 1e6 * t->gap_s, 1e6 * t->compute_s,
         1e6 * t->return_s, 1e6 * t->fetch_s, 1e6 * t->reduce_s);
     printf("bottleneck        %s (twice as good: %.2f x decode)\n", f->bottleneck, f->bottleneck_gain);
+    struct forecast_unbuilt not_built[FORECAST_UNBUILT];
+    unsigned n = o->scheme == 1 ? forecast_unbuilt(in, not_built) : 0;
+    for (unsigned i = 0; i < n; i++)
+        printf("%-17s %s=%g: %s\n", i ? "" : "not built", not_built[i].key, not_built[i].value,
+               not_built[i].why);
 }
 
 int command_plan(const struct options *o, struct error *err)

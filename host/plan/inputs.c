@@ -46,7 +46,7 @@ const struct input_key forecast_keys[] = {
 
     KEY(memory_share, INPUT_SOFTWARE, 0.01, 1, 0.815, 0.815, 0, "of peak bandwidth that kernels reach"),
     KEY(flop_share, INPUT_SOFTWARE, 0.01, 1, 0.2335, 0.7, 0, "of peak arithmetic that prefill kernels reach"),
-    KEY(gpu_layer_us, INPUT_SOFTWARE, 0, 1e5, 720, 100, 0, "GPU time of a layer beyond its bytes, µs"),
+    KEY(gpu_layer_us, INPUT_SOFTWARE, 0, 1e5, 720, 115, 0, "GPU time of a layer beyond its bytes, µs"),
     KEY(step_gap_us, INPUT_SOFTWARE, 0, 1e5, 75, 5, 0, "a duck's pause before a step, µs"),
     KEY(prepare_us, INPUT_SOFTWARE, 0, 1e5, 4, 4, 0, "making a request, µs"),
     KEY(prefill_chunk, INPUT_SOFTWARE, 1, 65536, 256, 512, 1, "tokens of a prefill chunk"),
@@ -56,7 +56,8 @@ const struct input_key forecast_keys[] = {
     SWITCH(back_to_back, 0, 1, "the next step reaches a duck while it computes"),
     SWITCH(blocked_prefill, 0, 1, "prefill kernels unpack weights while they multiply"),
     SWITCH(shared_on_gpu, 0, 1, "the shared expert on the GPU"),
-    SWITCH(merged, 0, 1, "an expert that several rows chose is read once"),
+    SWITCH(merged, 0, 1, "an expert that several rows of a step chose is read once"),
+    SWITCH(merged_lanes, 0, 0, "and one that two lanes' steps chose, while both are at a duck"),
     SWITCH(host_duck, 0, 0, "host memory as one more duck"),
     SWITCH(gpu_duck, 0, 0, "what is free of GPU memory as one more duck"),
     SWITCH(copies, 0, 0, "what host and GPU hold are copies: prefill leaves it to the ducks"),
@@ -188,6 +189,27 @@ struct duck_hardware forecast_duck(const struct forecast_inputs *in, uint32_t du
 uint32_t forecast_ducks(const struct forecast_inputs *in)
 {
     return (uint32_t)in->ducks + (in->host_duck > 0 ? 1 : 0) + (in->gpu_duck > 0 ? 1 : 0);
+}
+
+unsigned forecast_unbuilt(const struct forecast_inputs *in, struct forecast_unbuilt out[FORECAST_UNBUILT])
+{
+    const struct {
+        bool supposed;
+        struct forecast_unbuilt what;
+    } all[] = {
+        {in->gpu_duck > 0, {"gpu_duck", "no GPU computes routed experts", in->gpu_duck}},
+        {in->copies > 0, {"copies", "a slice has one holder", in->copies}},
+        {in->merged_lanes > 0,
+         {"merged_lanes", "experts are shared by the rows of a step, not by two lanes' steps",
+          in->merged_lanes}},
+        {in->expert_bits != 9, {"expert_bits", "ducks hold fp9, 9 bits a weight", in->expert_bits}},
+        {in->gpu > 0 && in->draft_bits < 16,
+         {"draft_bits", "only the CPU backend has a head of 4 bits", in->draft_bits}},
+    };
+    unsigned n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].supposed) out[n++] = all[i].what;
+    return n;
 }
 
 static int read_members(struct forecast_inputs *in, const cJSON *root, const char *name, struct error *err)

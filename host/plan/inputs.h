@@ -30,8 +30,8 @@ struct forecast_inputs {
     // software: set by the scheme
     double memory_share, flop_share, gpu_layer_us, step_gap_us, prepare_us, prefill_chunk;
     // scheme: switches
-    double dual_lane, streamed, back_to_back, blocked_prefill, shared_on_gpu, merged, host_duck, gpu_duck,
-        copies, mtp, indexer;
+    double dual_lane, streamed, back_to_back, blocked_prefill, shared_on_gpu, merged, merged_lanes, host_duck,
+        gpu_duck, copies, mtp, indexer;
     // work
     double acceptance, prompt_tokens, output_tokens, expert_bits, checkpoint_bits, draft_bits,
         activation_bytes, result_bytes, kv_bytes;
@@ -73,6 +73,14 @@ struct duck_hardware {
 };
 struct duck_hardware forecast_duck(const struct forecast_inputs *in, uint32_t duck);
 uint32_t forecast_ducks(const struct forecast_inputs *in); // all of them
+
+/* What these inputs suppose that duckd does not do. Returns how many there are, at most FORECAST_UNBUILT. */
+#define FORECAST_UNBUILT 8u
+struct forecast_unbuilt {
+    const char *key, *why;
+    double value;
+};
+unsigned forecast_unbuilt(const struct forecast_inputs *in, struct forecast_unbuilt out[FORECAST_UNBUILT]);
 
 double *forecast_input(struct forecast_inputs *in, const struct input_key *key);
 

@@ -155,7 +155,7 @@ static double compute_s(const struct sim *s, const struct sim_duck *d, double pa
 /* An expert that two neighbouring rows chose need not be read twice while the first row's step still runs. */
 static double already_read(const struct sim *s, uint32_t layer, double rows, double start)
 {
-    if (!(s->in->merged > 0) || layer != s->step_layer || rows != s->step_rows) return 0;
+    if (!(s->in->merged_lanes > 0) || layer != s->step_layer || rows != s->step_rows) return 0;
     double left = (s->step_core_end - start) / (s->step_core_end - s->step_core_start);
     double common = 2 - forecast_distinct_experts(s->c, 2 * rows) / forecast_distinct_experts(s->c, rows);
     return fmin(fmax(left, 0), 1) * common;

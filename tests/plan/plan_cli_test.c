@@ -45,6 +45,29 @@ static void text_has_units_and_says_that_it_is_projected(void **state)
     outcome_free(&o);
 }
 
+/* What is supposed but not built stands in both outputs; what is built, in neither. */
+static void what_is_not_built_is_said(void **state)
+{
+    (void)state;
+    struct outcome o = run(PLAN "&& " PLAN "--scheme reference");
+    assert_int_equal(o.status, 0);
+    assert_null(strstr(o.out, "not built"));
+    outcome_free(&o);
+    o = run(PLAN "--set gpu_duck=1 --set copies=1");
+    assert_non_null(strstr(o.out, "\nnot built         gpu_duck=1: "));
+    assert_non_null(strstr(o.out, "\n                  copies=1: "));
+    outcome_free(&o);
+    o = run(PLAN "--set expert_bits=8 --set draft_bits=4 --set merged_lanes=1 --json");
+    cJSON *j = json_of(&o);
+    const cJSON *not_built = cJSON_GetObjectItem(j, "not_built");
+    static const char *const keys[] = {"expert_bits", "draft_bits", "merged_lanes"};
+    assert_int_equal(cJSON_GetArraySize(not_built), 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_non_null(cJSON_GetStringValue(cJSON_GetObjectItem(not_built, keys[i])));
+    cJSON_Delete(j);
+    outcome_free(&o);
+}
+
 struct refused {
     const char *command;
     int status;
@@ -99,6 +122,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_has_what_the_contract_says),
         cmocka_unit_test(text_has_units_and_says_that_it_is_projected),
+        cmocka_unit_test(what_is_not_built_is_said),
         cmocka_unit_test(refusals_name_the_key),
         cmocka_unit_test(any_model_can_be_planned),
     };
