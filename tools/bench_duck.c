@@ -416,7 +416,8 @@ static void report(struct bench *b)
     double cached = (double)o->threads * CACHED_PASSES * CACHED_PANELS * (double)fp9_panel_bytes(o->hidden);
     double cached_e4m3 = (double)o->threads * CACHED_PASSES * (double)e4m3_chunk_bytes(b);
     double macs = 3.0 * o->top_k * o->width * o->hidden;
-    gb[READ] = (double)(b->memory_bytes / 128 * 128) / time[READ] * 1e-9;
+    size_t read_bytes = b->memory_bytes / 128 * 128;
+    gb[READ] = (double)read_bytes / time[READ] * 1e-9;
     gb[L2_OURS] = cached / time[L2_OURS] * 1e-9;
     gb[L2_PLAIN] = cached / time[L2_PLAIN] * 1e-9;
     gb[STEP] = (double)b->step_bytes / time[STEP] * 1e-9;
