@@ -294,10 +294,13 @@ _Static_assert(sizeof(struct wire_resend) == 8, "resend");
 
 /* wire_stats.care */
 enum wire_care {
-    WIRE_THROTTLED = 1,     // hot, the clock is held down right now
-    WIRE_WAS_THROTTLED = 2, // at some time since it was switched on
-    WIRE_CLOCK_LOST = 4,    // the real-time clock lost its time: the board's battery is empty
-    WIRE_CLOCKS_DIFFER = 8, // the time stamp counter and a second clock disagree by more than 1 %
+    WIRE_THROTTLED = 1,      // hot, the clock is held down right now
+    WIRE_WAS_THROTTLED = 2,  // at some time since it was switched on
+    WIRE_CLOCK_LOST = 4,     // the real-time clock lost its time: the board's battery is empty
+    WIRE_CLOCKS_DIFFER = 8,  // the time stamp counter and a second clock disagree by more than 1 %
+    WIRE_TURBO_OFF = 16,     // in its BIOS, and not to be switched on from here
+    WIRE_POWER_LIMITED = 32, // the clock is held down by a power limit right now
+    WIRE_WAS_POWER_LIMITED = 64,
 };
 
 /* Counters since boot, and how the machine is. */
@@ -320,10 +323,12 @@ struct wire_stats {
     uint64_t memory_tested, memory_bad; // bytes; of them 8-byte words that did not keep a pattern at start
     uint32_t care;                      // enum wire_care
     uint32_t start_ms;                  // from the first clock to being a duck
-    uint32_t core_mhz, base_mhz;        // core 0 since it was last asked; nominal
+    uint32_t core_mhz, base_mhz;        // core 0 at work since it was last asked; nominal
     uint16_t celsius, celsius_most;     // now; where it throttles
     uint32_t power_1_mw, power_2_mw;    // the limits: for long, for short
-    uint32_t reserved[7];
+    uint32_t turbo_mhz;                 // with all cores busy, as the CPU states it
+    uint32_t loaded_mhz;                // the slowest core while all tested memory at start
+    uint32_t reserved[5];
 };
 _Static_assert(sizeof(struct wire_stats) == 256 && offsetof(struct wire_stats, power_1_mw) == 220, "stats");
 

@@ -17,6 +17,7 @@
 #include "duck/uefi/platform_uefi.h"
 #include "duck/uefi/print.h"
 #include "duck/uefi/program_uefi.h"
+#include "duck/uefi/speed.h"
 #include "duck/uefi/trap.h"
 #include "duck/uefi/watchdog.h"
 
@@ -126,10 +127,20 @@ static void in_pieces(struct core *c, uint8_t *at, uint64_t bytes,
     }
 }
 
+static uint32_t measure(struct speed_look from)
+{
+    enum { SHORT_DIVISOR = 200 }; // of a second: says nothing
+    struct speed_look now = speed_look(&msr_machine);
+    uint64_t mperf = now.mperf - from.mperf;
+    if (mperf < clock_tsc(1000000000 / SHORT_DIVISOR)) return 0;
+    return speed_mhz(now.aperf - from.aperf, mperf, clock_tsc(1000000000));
+}
+
 /* Every core shows that its vector units compute what they must and that its share of the arena keeps what
  * it is given, and clears that. */
 static void prepare(struct core *c)
 {
+    c->speed = speed_raise(&msr_machine);
     uint64_t share = arena_bytes / cores_count / 64 * 64, from = c->index * share;
     if (c->index + 1 == cores_count) share = arena_bytes - from;
     c->kat = kat_hash(fp9_select(NULL), arena + c->index * KAT_MEMORY, KAT_SEED);
@@ -137,7 +148,9 @@ static void prepare(struct core *c)
     in_pieces(c, arena + from, share, fill);
     meet(2);
     uint64_t begun = clock_now();
+    struct speed_look look = speed_look(&msr_machine);
     in_pieces(c, arena + from, share, check);
+    c->mhz = measure(look);
     meet(3);
     if (c->index == 0) arena_check_ns = clock_now() - begun;
     in_pieces(c, arena + from, share, clear);
@@ -159,6 +172,32 @@ static uint64_t read_speed(void) // bytes per second
     return arena_check_ns ? mul_div(arena_bytes, 1000000000, arena_check_ns) : 0;
 }
 
+static uint32_t slowest_mhz(void)
+{
+    uint32_t mhz = cores[0].mhz;
+    for (uint32_t i = 1; i < cores_count; i++)
+        if (cores[i].mhz < mhz) mhz = cores[i].mhz;
+    return mhz;
+}
+
+/* In a virtual machine there is nothing to say. */
+static void show_speed(void)
+{
+    struct speed s = speed_stated(&msr_machine, cores_count);
+    uint32_t how = cores[0].speed;
+    if (!speed_is_known(&msr_machine)) return;
+    say("speed: %u MHz, all cores %u MHz as stated, %u MHz as measured%s", s.base_mhz, s.turbo_mhz,
+        slowest_mhz(),
+        s.turbo_off         ? "; TURBO IS OFF"
+        : how & SPEED_TURBO ? "; turbo was off"
+                            : "");
+    say("speed: asked for by %s%s",
+        how & SPEED_HARDWARE ? "the hardware's own control"
+        : how & SPEED_RATIO  ? "its ratio"
+                             : "nothing, the CPU takes no wish",
+        how & SPEED_BIAS ? " and bias" : "");
+}
+
 static void show_cores(const struct boot *b)
 {
     say("cores: %u of %u up", cores_count, b->acpi.cores);
@@ -168,6 +207,7 @@ static void show_cores(const struct boot *b)
         arena_bad += cores[i].bad;
     }
     say("memory: %lu MB/s read by all cores, %lu bad words", read_speed() / 1000000, arena_bad);
+    show_speed();
 }
 
 static void open_nic(struct nic *nic, struct boot *b)
@@ -242,7 +282,7 @@ static _Noreturn void be_a_duck(struct boot *b, uint64_t tsc_hz)
     struct duck *d = duck_start(&o);
     if (!d) give_up("too little memory for a duck");
     atomic_store(&the_duck, d);
-    platform_uefi_started(arena_bytes, arena_bad);
+    platform_uefi_started(arena_bytes, arena_bad, slowest_mhz());
     say("ready: %s, %u ms after the clock started", platform.name, (unsigned)(clock_now() / 1000000));
     duck_run(d, &never);
     give_up("the duck stopped");

@@ -15,6 +15,12 @@
 #include "duck/uefi/watchdog.h"
 #include "duck/wire.h"
 
+static struct {
+    struct health health;
+    uint64_t tested, bad;
+    uint32_t start_ms, loaded_mhz;
+} the;
+
 static uint64_t uefi_now(void *self)
 {
     (void)self;
@@ -77,7 +83,9 @@ static void uefi_idle(void *self, uint64_t ns)
 {
     enum { LOOK_NS = 1000000 };
     (void)self;
+    health_asleep(&the.health);
     cores_sleep(NULL, 0, ns < LOOK_NS ? ns : LOOK_NS);
+    health_awake(&the.health);
 }
 
 static void uefi_power(void *self, int off)
@@ -92,24 +100,6 @@ static void uefi_power(void *self, int off)
 
 /* ---- health ---- */
 
-static struct {
-    struct health health;
-    uint64_t tsc_hz, tested, bad;
-    uint32_t start_ms;
-} the;
-
-static struct cpuid read_cpuid(void *self, uint32_t leaf)
-{
-    (void)self;
-    return cpuid(leaf, 0);
-}
-
-static uint64_t read_register(void *self, uint32_t msr)
-{
-    (void)self;
-    return read_msr(msr);
-}
-
 static uint8_t read_cmos(void *self, uint8_t index)
 {
     enum { INDEX = 0x70, DATA = 0x71 };
@@ -120,17 +110,18 @@ static uint8_t read_cmos(void *self, uint8_t index)
 
 static void uefi_health(void *self, struct wire_stats *out)
 {
-    static const struct health_access machine = {NULL, read_cpuid, read_register, read_cmos};
     (void)self;
-    health_read(&the.health, &machine, the.tsc_hz, out);
+    health_read(&the.health, out);
     if (!clock_is_sound()) out->care |= WIRE_CLOCKS_DIFFER;
     out->memory_tested = the.tested;
     out->memory_bad = the.bad;
     out->start_ms = the.start_ms;
+    out->loaded_mhz = the.loaded_mhz;
 }
 
-void platform_uefi_started(uint64_t tested, uint64_t bad)
+void platform_uefi_started(uint64_t tested, uint64_t bad, uint32_t mhz)
 {
+    the.loaded_mhz = mhz;
     the.tested = tested;
     the.bad = bad;
     the.start_ms = (uint32_t)(clock_now() / 1000000);
@@ -163,6 +154,7 @@ static void cpu_name(char out[48])
 void platform_uefi_start(struct platform *p, const struct options *o, uint64_t tsc_hz)
 {
     enum { DEFAULT_SPIN_US = 10000 };
+    static const struct health_access machine = {&msr_machine, read_cmos};
     *p = (struct platform){.now = uefi_now,
                            .random = uefi_random,
                            .log = uefi_log,
@@ -175,7 +167,7 @@ void platform_uefi_start(struct platform *p, const struct options *o, uint64_t t
                            .tsc_hz = tsc_hz,
                            .firmware_hash = build_hash,
                            .features = features()};
-    the.tsc_hz = tsc_hz;
+    health_start(&the.health, &machine, tsc_hz, cores_count);
     uefi_random(NULL, (uint8_t *)&p->boot_id, sizeof p->boot_id);
     cpu_name(p->cpu);
     print_to(p->firmware, sizeof p->firmware, "duck %s", build_version);

@@ -8,9 +8,10 @@
 #include "duck/uefi/console.h"
 #include "duck/uefi/cores.h"
 #include "duck/uefi/cpu.h"
+#include "duck/uefi/msr.h"
 #include "duck/uefi/user.h"
 
-enum { EXCEPTIONS = 32, DOUBLE_FAULT = 8 };
+enum { EXCEPTIONS = 32, DOUBLE_FAULT = 8, PROTECTION = 13 };
 
 extern const uint8_t trap_entries[]; // 16 bytes each
 struct table_pointer {
@@ -107,6 +108,11 @@ void trap_handle(struct trap *t)
         return;
     }
     if (t->cs & 3) user_exception(t); // returns where it is not the program's fault
+    uint64_t next = t->vector == PROTECTION && !(t->cs & 3) ? msr_recover(t->rip) : 0;
+    if (next) {
+        t->rip = next;
+        return;
+    }
     report(t);
     say("*** restarting");
     acpi_restart();

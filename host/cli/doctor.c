@@ -38,14 +38,12 @@ static void print_json(const struct doctor *d)
     puts("]");
 }
 
-int doctor_print(const struct doctor *d, bool json, struct error *err)
+size_t doctor_print(const struct doctor *d, bool json, enum doctor_verdict from)
 {
+    size_t n = 0;
     (json ? print_json : print_lines)(d);
-    int rc = output_finish(err);
-    size_t missing = 0;
-    for (size_t i = 0; i < d->count; i++) missing += d->finding[i].verdict == DOCTOR_MISSING;
-    if (!rc && missing) rc = error_set(err, -ENODEV, "%zu of %zu things are missing", missing, d->count);
-    return rc;
+    for (size_t i = 0; i < d->count; i++) n += d->finding[i].verdict >= from;
+    return n;
 }
 
 int command_doctor(const struct options *o, struct error *err)
@@ -61,7 +59,9 @@ int command_doctor(const struct options *o, struct error *err)
     d->root = o->root ? o->root : "";
     d->flock = o->flock ? &spec : NULL;
     doctor_examine(d);
-    rc = doctor_print(d, o->json, err);
+    size_t count = d->count, missing = doctor_print(d, o->json, DOCTOR_MISSING);
+    rc = output_finish(err);
+    if (!rc && missing) rc = error_set(err, -ENODEV, "%zu of %zu things are missing", missing, count);
     flock_spec_free(&spec);
     free(d);
     return rc;

@@ -4,7 +4,7 @@
 
 #include "host/doctor/doctor.h"
 
-/* -ENODEV if something is missing. */
-int doctor_print(const struct doctor *d, bool json, struct error *err);
+/* Returns how many findings are as grave as `from`, or graver. */
+size_t doctor_print(const struct doctor *d, bool json, enum doctor_verdict from);
 
 #endif

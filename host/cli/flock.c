@@ -30,7 +30,9 @@ static int doctor(const struct options *o, const struct flock_spec *spec, const 
     if (!d) rc = error_set(err, -ENOMEM, "no memory for the findings");
     if (!rc) {
         doctor_ducks(d, status, flock_keep_wanted(status, spec->ducks));
-        rc = doctor_print(d, o->json, err);
+        size_t unwell = doctor_print(d, o->json, DOCTOR_ADVICE);
+        rc = output_finish(err);
+        if (!rc && unwell) rc = error_set(err, -ENODEV, "%zu of %zu ducks are unwell", unwell, d->count);
     }
     free(d);
     free(status);

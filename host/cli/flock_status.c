@@ -95,7 +95,9 @@ static void print_counters(const struct wire_stats *s)
                 {"celsius", s->celsius},
                 {"celsius_most", s->celsius_most},
                 {"power_1_mw", s->power_1_mw},
-                {"power_2_mw", s->power_2_mw}};
+                {"power_2_mw", s->power_2_mw},
+                {"turbo_mhz", s->turbo_mhz},
+                {"loaded_mhz", s->loaded_mhz}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         printf(", \"%s\": %" PRIu64, rows[i].name, rows[i].value);
 }

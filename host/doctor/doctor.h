@@ -23,7 +23,7 @@ enum doctor_verdict {
 struct finding {
     enum doctor_verdict verdict;
     char name[32];    // of the check, e.g. "hugepages", "nic 0000:81:00.0"
-    char found[200];  // what is there
+    char found[480];  // what is there
     char advice[240]; // what to do; empty if OK
 };
 
@@ -39,8 +39,8 @@ struct doctor {
 
 void doctor_examine(struct doctor *d);
 
-/* One finding per duck, from what they have said (NET_WANT_STATS, NET_WANT_KAT): compared with each other.
- * Pure. */
+/* One finding per duck, from what they have said (NET_WANT_STATS, NET_WANT_KAT): compared with what their
+ * CPUs can do and with each other. Pure. */
 void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count);
 
 /* How far a duck that does not answer has come, and what to do. */

@@ -1,5 +1,5 @@
-/* ducks.c: ducks compared with each other: one that is slower, smaller, hotter or lossier than its kind holds
- * all of them up. */
+/* ducks.c: ducks compared with what their CPUs can do and with each other: one that is slower, smaller,
+ * hotter or lossier than its kind holds all of them up. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,18 +7,19 @@
 
 #include "host/doctor/doctor.h"
 
-#define SMALLER 0.9 // of the median memory
-#define SLOWER 0.8  // of the median bandwidth, clock: these move by themselves
-#define WEAKER 0.95 // of the median power limit
-#define LOSSY 1e-4  // of a duck's frames
-#define MISSED 1e-3 // of them: what a duck asks for again may only have been late
+#define SMALLER 0.9  // of the median memory
+#define SLOWER 0.8   // of the median bandwidth, clock: these move by themselves
+#define LAGGING 0.95 // of the clock that its CPU holds with all cores busy
+#define WEAKER 0.95  // of the median power limit
+#define LOSSY 1e-4   // of a duck's frames
+#define MISSED 1e-3  // of them: what a duck asks for again may only have been late
 #define FEW_FRAMES 10000u
 
 /* What a duck is measured by; 0: nobody knows it. */
 struct norm {
-    uint32_t link_mbps;                     // the fastest of its port
-    double memory, bandwidth, clock, power; // medians
-    uint64_t firmware;                      // of most
+    uint32_t link_mbps;                            // the fastest of its port
+    double memory, bandwidth, clock, power, burst; // medians
+    uint64_t firmware;                             // of most
 };
 
 static int ascending(const void *a, const void *b)
@@ -49,14 +50,30 @@ static double bandwidth_of(const struct net_status *s)
     return (double)s->hello.read_bytes_per_second * 1e-9;
 }
 
+/* The lesser of what all its cores ran at when it started, and of core 0's at work since it was last asked.
+ */
 static double clock_of(const struct net_status *s)
 {
-    return s->stats.core_mhz;
+    uint32_t a = s->stats.loaded_mhz, b = s->stats.core_mhz;
+    return a && (!b || a < b) ? a : b;
+}
+
+/* With all cores busy; 0: neither its CPU tells it nor do we know it. */
+static double turbo_of(const struct net_status *s)
+{
+    enum { N100_MHZ = 2900 }; // the machine that duckd is made for; sustained with four cores
+    if (s->stats.turbo_mhz) return s->stats.turbo_mhz;
+    return strstr(s->hello.cpu, "N100") ? N100_MHZ : 0;
 }
 
 static double power_of(const struct net_status *s)
 {
     return s->stats.power_1_mw * 1e-3;
+}
+
+static double burst_of(const struct net_status *s)
+{
+    return s->stats.power_2_mw * 1e-3;
 }
 
 static uint64_t usual_firmware(const struct net_status *s, uint32_t count)
@@ -80,6 +97,7 @@ static struct norm norm_of(const struct net_status *all, uint32_t count, uint32_
                      .bandwidth = median(all, count, bandwidth_of),
                      .clock = median(all, count, clock_of),
                      .power = median(all, count, power_of),
+                     .burst = median(all, count, burst_of),
                      .firmware = usual_firmware(all, count)};
     for (uint32_t i = 0; i < count; i++)
         if (all[i].found && all[i].port == port && all[i].hello.link_mbps > n.link_mbps)
@@ -122,15 +140,33 @@ static void judge_machine(struct finding *f, const struct net_status *s, const s
     if (is_under(bandwidth_of(s), SLOWER, n->bandwidth))
         blame(f, DOCTOR_ADVICE, "one memory channel instead of two, or slower modules",
               "reads %.1f GB/s where others read %.1f", bandwidth_of(s), n->bandwidth);
-    if (is_under(clock_of(s), SLOWER, n->clock))
-        blame(f, DOCTOR_ADVICE, "cooling, power limits in the BIOS", "clock %.0f MHz where others have %.0f",
-              clock_of(s), n->clock);
     if (is_under(power_of(s), WEAKER, n->power))
-        blame(f, DOCTOR_ADVICE, "PL1 in the BIOS", "power limit %.1f W where others have %.1f", power_of(s),
-              n->power);
+        blame(f, DOCTOR_ADVICE, "PL1 in the BIOS", "power limit PL1 %.1f W where others have %.1f",
+              power_of(s), n->power);
+    if (is_under(burst_of(s), WEAKER, n->burst))
+        blame(f, DOCTOR_ADVICE, "PL2 in the BIOS", "power limit PL2 %.1f W where others have %.1f",
+              burst_of(s), n->burst);
     if (h->firmware_hash != n->firmware)
         blame(f, DOCTOR_ADVICE, "restart it, so that it boots what the others have (duckd flock reboot)",
               "firmware %s (%016llx), most have another", h->firmware, (unsigned long long)h->firmware_hash);
+}
+
+/* Why a clock is low is for the advice; a limit that holds it down and leaves it high enough is none. */
+static void judge_clock(struct finding *f, const struct net_status *s, const struct norm *n)
+{
+    uint32_t care = s->stats.care;
+    const char *advice = care & WIRE_TURBO_OFF                          ? "turbo mode in the BIOS"
+                         : care & (WIRE_THROTTLED | WIRE_WAS_THROTTLED) ? "cooling"
+                         : care & (WIRE_POWER_LIMITED | WIRE_WAS_POWER_LIMITED)
+                             ? "power limits PL1 and PL2 in the BIOS"
+                             : "turbo, power limits and energy saving in the BIOS; cooling";
+    if (is_under(clock_of(s), LAGGING, turbo_of(s)))
+        blame(f, DOCTOR_ADVICE, advice, "clock %.0f MHz where its CPU has %.0f with all cores busy",
+              clock_of(s), turbo_of(s));
+    else if (is_under(clock_of(s), SLOWER, n->clock))
+        blame(f, DOCTOR_ADVICE, advice, "clock %.0f MHz where others have %.0f", clock_of(s), n->clock);
+    else if (care & WIRE_TURBO_OFF)
+        blame(f, DOCTOR_ADVICE, advice, "turbo is switched off");
 }
 
 /* What it says of itself, whatever the others say. */
@@ -188,8 +224,35 @@ static void judge(struct finding *f, const struct net_status *s, const struct no
         blame(f, DOCTOR_ADVICE, "restart it", "has not told its counters");
         return;
     }
+    judge_clock(f, s, n);
     judge_health(f, &s->stats);
     judge_counters(f, &s->stats);
+}
+
+__attribute__((format(printf, 2, 3))) static void add(struct finding *f, const char *format, ...)
+{
+    size_t n = strlen(f->found);
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(f->found + n, sizeof f->found - n, format, ap);
+    va_end(ap);
+}
+
+/* What is known of it, well or not. */
+static void describe(struct finding *f, const struct net_status *s)
+{
+    const struct wire_stats *t = &s->stats;
+    const char *limited = t->care & WIRE_POWER_LIMITED       ? " (holds it down)"
+                          : t->care & WIRE_WAS_POWER_LIMITED ? " (has held it down)"
+                                                             : "";
+    add(f, "%u Mb/s, %.1f GB, %.1f GB/s", s->hello.link_mbps, memory_of(s), bandwidth_of(s));
+    if (clock_of(s) > 0) add(f, ", %.0f MHz", clock_of(s));
+    if (turbo_of(s) > 0) add(f, " (its CPU: %.0f with all cores busy)", turbo_of(s));
+    if (t->power_1_mw || t->power_2_mw)
+        add(f, ", PL1 %.1f W, PL2 %.1f W%s", power_of(s), burst_of(s), limited);
+    if (t->celsius_most) add(f, ", %u of %u degrees", t->celsius, t->celsius_most);
+    if (s->boot.starts) add(f, ", started %u times through PXE", s->boot.starts);
+    add(f, ", %s", s->hello.firmware);
 }
 
 void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count)
@@ -203,8 +266,11 @@ void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t co
         snprintf(f->name, sizeof f->name, "%.31s", s->name);
         judge(f, s, &n);
         if (f->verdict == DOCTOR_OK)
-            snprintf(f->found, sizeof f->found, "%u Mb/s, %.1f GB, %.1f GB/s, %s; %s", s->hello.link_mbps,
-                     memory_of(s), bandwidth_of(s), s->hello.firmware,
-                     s->tested ? "the known answer is right" : "in use, so not tested");
+            add(f, "%s", s->tested ? "the known answer is right" : "in use, so not tested");
+        if (s->found) {
+            add(f, " (");
+            describe(f, s);
+            add(f, ")");
+        }
     }
 }

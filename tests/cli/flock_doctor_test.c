@@ -26,11 +26,15 @@ static void make(void)
                                                  .memory_total = 32000000000 + i * 4096,
                                                  .read_bytes_per_second = 17000000000 + i * 100000000,
                                                  .firmware_hash = 5,
+                                                 .cpu = "Intel(R) N100",
                                                  .firmware = "duck 1"},
                                        .stats = {.frames_in = 1000000,
                                                  .resend_asked = 10,
                                                  .core_mhz = 2900 - i,
+                                                 .loaded_mhz = 2890 + i,
+                                                 .turbo_mhz = 2900,
                                                  .power_1_mw = 15000,
+                                                 .power_2_mw = 25000,
                                                  .celsius = 60,
                                                  .celsius_most = 105}};
 }
@@ -67,8 +71,8 @@ static void each_ailment_is_named(void **state)
     d->hello.memory_total = 16000000000, expect(DOCTOR_ADVICE, "16.0 GB of memory where others have 32.0");
     d->hello.read_bytes_per_second = 9000000000,
     expect(DOCTOR_ADVICE, "reads 9.0 GB/s where others read 17.1");
-    s->core_mhz = 1800, expect(DOCTOR_ADVICE, "clock 1800 MHz where others have 2898");
-    s->power_1_mw = 6000, expect(DOCTOR_ADVICE, "power limit 6.0 W where others have 15.0");
+    s->power_1_mw = 6000, expect(DOCTOR_ADVICE, "power limit PL1 6.0 W where others have 15.0");
+    s->power_2_mw = 15000, expect(DOCTOR_ADVICE, "power limit PL2 15.0 W where others have 25.0");
     d->hello.firmware_hash = 6, expect(DOCTOR_ADVICE, "most have another");
     s->memory_bad = 3, expect(DOCTOR_MISSING, "3 words of its memory");
     s->care = WIRE_THROTTLED | WIRE_WAS_THROTTLED, expect(DOCTOR_ADVICE, "throttled at 60 of 105 degrees");
@@ -81,6 +85,76 @@ static void each_ailment_is_named(void **state)
     s->faults = 2, expect(DOCTOR_ADVICE, "have failed 2 times");
 }
 
+/* Duck 3 has this advice, whatever else it says. */
+static void expect_advice(const char *advice)
+{
+    doctor_ducks(&doctor, flock, DUCKS);
+    assert_string_equal(doctor.finding[3].advice, advice);
+    make();
+}
+
+static void a_clock_is_measured_by_its_own_cpu(void **state)
+{
+    (void)state;
+    struct wire_stats *s = &flock[3].stats;
+    const char *low = "clock 2000 MHz where its CPU has 2900 with all cores busy";
+    make();
+    s->core_mhz = 2000, expect(DOCTOR_ADVICE, low);
+    s->loaded_mhz = 2000, expect(DOCTOR_ADVICE, low);
+    s->loaded_mhz = 0, s->core_mhz = 2000, expect(DOCTOR_ADVICE, low);
+    s->loaded_mhz = 2000, s->core_mhz = 0, expect(DOCTOR_ADVICE, low);
+    s->turbo_mhz = 0, s->core_mhz = 2000, expect(DOCTOR_ADVICE, low); // an N100 by its name
+    s->turbo_mhz = 0, strcpy(flock[3].hello.cpu, "Intel(R) N95"), s->core_mhz = 2000,
+    expect(DOCTOR_ADVICE, "clock 2000 MHz where others have 289");
+    s->turbo_mhz = 2200, s->core_mhz = s->loaded_mhz = 2190,
+    expect(DOCTOR_ADVICE, "clock 2190 MHz where others have 289");       // another model
+    for (uint32_t i = 0; i < DUCKS; i++) flock[i].stats.core_mhz = 2000; // that of a whole flock
+    doctor_ducks(&doctor, flock, DUCKS);
+    for (uint32_t i = 0; i < DUCKS; i++) assert_non_null(strstr(doctor.finding[i].found, low));
+    make();
+    s->core_mhz = 2755, expect(DOCTOR_OK, NULL);
+    s->core_mhz = 3400, expect(DOCTOR_OK, NULL); // one core alone
+    s->care = WIRE_WAS_POWER_LIMITED, expect(DOCTOR_OK, NULL);
+    s->care = WIRE_TURBO_OFF, expect(DOCTOR_ADVICE, "turbo is switched off");
+    s->core_mhz = 800, s->care = WIRE_TURBO_OFF, expect_advice("turbo mode in the BIOS");
+    s->core_mhz = 800, s->care = WIRE_WAS_THROTTLED, expect_advice("cooling");
+    s->core_mhz = 800, s->care = WIRE_POWER_LIMITED, expect_advice("power limits PL1 and PL2 in the BIOS");
+    s->core_mhz = 800, expect_advice("turbo, power limits and energy saving in the BIOS; cooling");
+}
+
+static void figures_are_shown_well_or_not(void **state)
+{
+    static const char *const figure[] = {"2500 Mb/s",
+                                         "32.0 GB",
+                                         "17.3 GB/s",
+                                         "2893 MHz",
+                                         "its CPU: 2900 with all cores busy",
+                                         "PL1 15.0 W",
+                                         "PL2 25.0 W (has held it down)",
+                                         "60 of 105 degrees",
+                                         "started 4 times through PXE"};
+    (void)state;
+    for (int well = 0; well < 2; well++) {
+        make();
+        flock[3].stats.care = WIRE_WAS_POWER_LIMITED | (well ? 0 : WIRE_CLOCK_LOST);
+        flock[3].stats.core_mhz = 0;
+        flock[3].boot.starts = 4;
+        doctor_ducks(&doctor, flock, DUCKS);
+        assert_int_equal(doctor.finding[3].verdict, well ? DOCTOR_OK : DOCTOR_ADVICE);
+        for (size_t i = 0; i < sizeof figure / sizeof *figure; i++)
+            if (!strstr(doctor.finding[3].found, figure[i]))
+                fail_msg("no '%s' in '%s'", figure[i], doctor.finding[3].found);
+    }
+    make();
+    flock[3].stats = (struct wire_stats){.frames_in = 10}; // a Linux duck
+    flock[3].hello.cpu[0] = 0;
+    doctor_ducks(&doctor, flock, DUCKS);
+    assert_null(strstr(doctor.finding[3].found, "MHz"));
+    assert_null(strstr(doctor.finding[3].found, "PL1"));
+    assert_null(strstr(doctor.finding[3].found, "degrees"));
+    make();
+}
+
 static void what_is_just_enough_is_no_ailment(void **state)
 {
     (void)state;
@@ -88,7 +162,6 @@ static void what_is_just_enough_is_no_ailment(void **state)
     make();
     d->hello.memory_total = 28900000000, expect(DOCTOR_OK, NULL);
     d->hello.read_bytes_per_second = 13800000000, expect(DOCTOR_OK, NULL);
-    d->stats.core_mhz = 2320, expect(DOCTOR_OK, NULL);
     d->stats.power_1_mw = 14300, expect(DOCTOR_OK, NULL);
     d->stats.nic_dropped = 100, expect(DOCTOR_OK, NULL);
     d->stats.resend_asked = 1000, expect(DOCTOR_OK, NULL);
@@ -122,6 +195,7 @@ static void the_gravest_counts_and_all_are_told_or_cut(void **state)
     assert_non_null(strstr(f->found, "Mb/s"));
     assert_non_null(strstr(f->found, "lost its time"));
     flock[3].stats.care |= WIRE_CLOCKS_DIFFER | WIRE_THROTTLED;
+    flock[3].stats.power_1_mw = flock[3].stats.power_2_mw = flock[3].stats.core_mhz = 1;
     flock[3].stats.faults = flock[3].stats.bad_tag = flock[3].stats.nic_dropped = 1u << 31;
     doctor_ducks(&doctor, flock, DUCKS);
     assert_int_equal(f->verdict, DOCTOR_MISSING);
@@ -162,6 +236,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(silence_has_a_reason),
         cmocka_unit_test(each_ailment_is_named),
+        cmocka_unit_test(a_clock_is_measured_by_its_own_cpu),
+        cmocka_unit_test(figures_are_shown_well_or_not),
         cmocka_unit_test(what_nobody_knows_is_no_ailment),
         cmocka_unit_test(what_is_just_enough_is_no_ailment),
         cmocka_unit_test(the_gravest_counts_and_all_are_told_or_cut),

@@ -60,7 +60,7 @@ wait "${pids[1]}" || fail "duck-linux ended with $?"
 kill -0 "${pids[0]}" || fail "a duck has ended that nobody named"
 care 1 doctor
 says "^MISSING  third  *does not answer"
-says "2 of 3 things are missing"
+says "2 of 3 ducks are unwell"
 care 1 boot third --wait 1
 says 'no "mac"'
 echo "ok"

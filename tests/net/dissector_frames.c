@@ -163,7 +163,9 @@ static const struct field fields[] = {HEAD(version, false),
                                       STATS(celsius),
                                       STATS(celsius_most),
                                       STATS(power_1_mw),
-                                      STATS(power_2_mw)};
+                                      STATS(power_2_mw),
+                                      STATS(turbo_mhz),
+                                      STATS(loaded_mhz)};
 enum { FIELDS = sizeof fields / sizeof *fields };
 
 /* Bytes of every type's payload; others have none. */
