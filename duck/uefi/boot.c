@@ -5,6 +5,7 @@
 #include "duck/uefi/boot.h"
 #include "duck/uefi/console.h"
 #include "duck/uefi/print.h"
+#include "duck/uefi/screen.h"
 
 #include <string.h>
 
@@ -110,20 +111,24 @@ static void find_acpi(void)
 
 static void find_screen(void)
 {
+    _Static_assert((int)PixelBlueGreenRedReserved8BitPerColor == SCREEN_BGR &&
+                       (int)PixelBitMask == SCREEN_MASKS && (int)PixelBltOnly == SCREEN_BLT_ONLY,
+                   "UEFI's numbers");
     EFI_GUID guid = EFI_GRAPHICS_OUTPUT_PROTOCOL_GUID;
     EFI_GRAPHICS_OUTPUT_PROTOCOL *gop = NULL;
-    if (services->LocateProtocol(&guid, NULL, (void **)&gop) != EFI_SUCCESS || !gop->Mode->Info) return;
+    if (services->LocateProtocol(&guid, NULL, (void **)&gop) != EFI_SUCCESS) return;
+    if (!gop || !gop->Mode || !gop->Mode->Info) return;
     const EFI_GRAPHICS_OUTPUT_MODE_INFORMATION *info = gop->Mode->Info;
-    if (info->PixelFormat != PixelRedGreenBlueReserved8BitPerColor &&
-        info->PixelFormat != PixelBlueGreenRedReserved8BitPerColor)
-        return;
-    uint64_t bytes = (uint64_t)info->PixelsPerScanLine * info->VerticalResolution * 4;
-    if (info->PixelsPerScanLine < info->HorizontalResolution || bytes > gop->Mode->FrameBufferSize) return;
-    boot.screen = (struct boot_screen){.address = gop->Mode->FrameBufferBase,
-                                       .bytes = bytes,
-                                       .width = info->HorizontalResolution,
-                                       .height = info->VerticalResolution,
-                                       .stride = info->PixelsPerScanLine};
+    const EFI_PIXEL_BITMASK *mask = &info->PixelInformation;
+    const struct screen_mode mode = {
+        .address = gop->Mode->FrameBufferBase,
+        .bytes = gop->Mode->FrameBufferSize,
+        .width = info->HorizontalResolution,
+        .height = info->VerticalResolution,
+        .stride = info->PixelsPerScanLine,
+        .format = (uint32_t)info->PixelFormat,
+        .mask = {mask->RedMask, mask->GreenMask, mask->BlueMask, mask->ReservedMask}};
+    boot.screen = screen_choose(&mode);
 }
 
 /* The firmware's network drivers must let go of their devices: they would go on writing frames into memory

@@ -28,6 +28,7 @@ enum {
 struct boot_screen {
     uint64_t address, bytes;
     uint32_t width, height, stride; // 32-bit pixels
+    uint32_t ink;                   // a pixel that can be seen on 0
 };
 
 struct boot {

@@ -50,7 +50,8 @@ void console_show(const struct boot_screen *s)
     screen = (struct screen){.pixels = (volatile uint32_t *)(uintptr_t)s->address,
                              .width = s->width,
                              .height = s->height,
-                             .stride = s->stride};
+                             .stride = s->stride,
+                             .ink = s->ink};
     screen_start(&screen);
 }
 

@@ -20,7 +20,8 @@ static struct screen make(uint32_t width, uint32_t height, uint32_t stride)
     uint32_t *p = malloc(n * sizeof *p);
     assert_non_null(p);
     for (size_t i = 0; i < n; i++) p[i] = OTHERS;
-    struct screen s = {.pixels = p + GUARD, .width = width, .height = height, .stride = stride};
+    struct screen s = {
+        .pixels = p + GUARD, .width = width, .height = height, .stride = stride, .ink = 0xc8c8c8};
     screen_start(&s);
     return s;
 }
@@ -108,9 +109,82 @@ static void no_screen_is_no_trouble(void **state)
     end(&flat);
 }
 
+/* As OVMF has it; each case changes one thing. */
+static struct screen_mode usual(void)
+{
+    return (struct screen_mode){.address = 0x80000000,
+                                .bytes = 1920 * 1080 * 4,
+                                .width = 1920,
+                                .height = 1080,
+                                .stride = 1920,
+                                .format = SCREEN_BGR,
+                                .mask = {0xff0000, 0xff00, 0xff, 0xff000000}};
+}
+
+static void refused(struct screen_mode m)
+{
+    struct boot_screen s = screen_choose(&m);
+    assert_int_equal(s.width | s.height | s.bytes | s.address, 0);
+}
+
+static void is_drawn_on_only_what_it_understands(void **state)
+{
+    (void)state;
+    struct screen_mode m = usual();
+    for (m.format = SCREEN_RGB; m.format <= SCREEN_MASKS; m.format++) {
+        struct boot_screen s = screen_choose(&m);
+        assert_int_equal(s.address, 0x80000000);
+        assert_int_equal(s.bytes, 1920 * 1080 * 4);
+        assert_int_equal(s.width, 1920);
+        assert_int_equal(s.height, 1080);
+        assert_int_equal(s.stride, 1920);
+        assert_int_equal(s.ink, 0xc8c8c8);
+    }
+    m = usual(), m.format = SCREEN_BLT_ONLY, m.address = m.bytes = 0, refused(m);
+    m = usual(), m.format = SCREEN_BLT_ONLY, refused(m);
+    m = usual(), m.format = 4, refused(m); // of a later UEFI
+    m = usual(), m.address = 0, refused(m);
+    m = usual(), m.address = 0x80000002, refused(m);
+    m = usual(), m.address = UINT64_MAX - 3, refused(m);
+    m = usual(), m.address = ((uint64_t)1 << 46) - 4096, refused(m); // would reach into our mappings
+    m = usual(), m.bytes -= 1, refused(m);
+    m = usual(), m.width = 0, refused(m);
+    m = usual(), m.height = 0, refused(m);
+    m = usual(), m.stride = 1919, refused(m);
+    m = usual(), m.bytes = UINT64_MAX, m.stride = m.height = UINT32_MAX, refused(m); // 2^66 bytes
+}
+
+static void colours_by_masks(void **state)
+{
+    static const struct {
+        uint32_t mask[4], ink; // 0: no
+    } cases[] = {
+        {{0xff0000, 0xff00, 0xff, 0xff000000}, 0xc8c8c8},
+        {{0xff000000, 0xff0000, 0xff00, 0xff}, 0xc8c8c800},
+        {{0x3ff00000, 0xffc00, 0x3ff, 0xc0000000}, 0x322u << 20 | 0x322 << 10 | 0x322}, // ten bits each
+        {{0xff0000, 0xff00, 0xff, 0}, 0},                                               // pixels of 24 bits
+        {{0xf800, 0x7e0, 0x1f, 0}, 0},                                                  // of 16
+        {{0xff0000, 0xff00, 0, 0xff000000}, 0},                                         // two colours
+        {{0xff0000, 0xff00, 0xff00, 0xff000000}, 0},                                    // the same one twice
+        {{0xfd0000, 0xff00, 0xff, 0xff000000}, 0},                                      // in pieces
+        {{0, 0, 0, 0}, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct screen_mode m = usual();
+        m.format = SCREEN_MASKS;
+        memcpy(m.mask, cases[i].mask, sizeof m.mask);
+        struct boot_screen s = screen_choose(&m);
+        assert_int_equal(s.ink, cases[i].ink);
+        assert_int_equal(s.width, cases[i].ink ? 1920 : 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_drawn_on_only_what_it_understands),
+        cmocka_unit_test(colours_by_masks),
         cmocka_unit_test(letters_can_be_told_apart),
         cmocka_unit_test(lines_are_written_and_cut),
         cmocka_unit_test(no_screen_is_no_trouble),
