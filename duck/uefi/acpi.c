@@ -132,12 +132,26 @@ static void read_fadt(struct acpi *a, const uint8_t *t, uint32_t bytes)
     if (n) read_dsdt(a, d, n);
 }
 
+/* DMAR, VT-d specification 4.1, 8.1 to 8.3: units that remap DMA (structures of type 0). */
+static void read_dmar(struct acpi *a, const uint8_t *t, uint32_t bytes)
+{
+    enum { STRUCTURES = 48, UNIT_BYTES = 16 };
+    for (uint32_t at = STRUCTURES, n; at + 4 <= bytes; at += n) {
+        uint32_t type = t[at] | (uint32_t)t[at + 1] << 8;
+        n = t[at + 2] | (uint32_t)t[at + 3] << 8;
+        if (n < 4 || n > bytes - at) return;
+        if (type || n < UNIT_BYTES || !get64(t + at + 8) || a->remappers == ACPI_REMAPPERS) continue;
+        a->remapper[a->remappers++] = get64(t + at + 8);
+    }
+}
+
 static void read_table(struct acpi *a, const uint8_t *t)
 {
     uint32_t bytes = table_bytes(t);
     if (!bytes) return;
     if (!memcmp(t, "APIC", 4)) read_madt(a, t, bytes);
     if (!memcmp(t, "MCFG", 4)) read_mcfg(a, t, bytes);
+    if (!memcmp(t, "DMAR", 4)) read_dmar(a, t, bytes);
     if (!memcmp(t, "FACP", 4)) read_fadt(a, t, bytes);
     if (!memcmp(t, "HPET", 4) && bytes >= 52 && t[40] == 0) a->hpet = get64(t + 44);
 }

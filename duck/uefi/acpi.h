@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { ACPI_CORES = 64 };
+enum { ACPI_CORES = 64, ACPI_REMAPPERS = 8 };
 
 struct acpi_register { // generic address structure
     uint8_t space;     // 0: memory, 1: I/O ports, 2: PCI configuration
@@ -23,6 +23,8 @@ struct acpi {
     uint8_t reset_value;
     int pm_timer_32_bits;
     uint64_t hpet; // registers; 0: none
+    uint32_t remappers;
+    uint64_t remapper[ACPI_REMAPPERS]; // registers of the units that remap DMA
     int can_power_off;
     uint8_t sleep_a, sleep_b; // SLP_TYP of S5
 };

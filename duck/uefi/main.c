@@ -17,6 +17,7 @@
 #include "duck/uefi/platform_uefi.h"
 #include "duck/uefi/print.h"
 #include "duck/uefi/program_uefi.h"
+#include "duck/uefi/remap.h"
 #include "duck/uefi/speed.h"
 #include "duck/uefi/trap.h"
 #include "duck/uefi/watchdog.h"
@@ -88,6 +89,48 @@ static uint64_t start_clock(const struct acpi *a)
         c.checked_by ? (c.agree ? "agrees with " : "DISAGREES with ") : "no second clock",
         c.checked_by ? c.checked_by : "");
     return c.tsc_hz;
+}
+
+static uint32_t read_register(void *self, uint64_t address)
+{
+    (void)self;
+    return *(volatile uint32_t *)(uintptr_t)address;
+}
+
+static void write_register(void *self, uint64_t address, uint32_t value)
+{
+    (void)self;
+    *(volatile uint32_t *)(uintptr_t)address = value;
+}
+
+static uint64_t now(void *self)
+{
+    (void)self;
+    return clock_now();
+}
+
+static const char *remapping_is(uint32_t was)
+{
+    if (was & REMAP_DEAD) return "does not answer";
+    if (was & REMAP_STAYS) return "WAS ON AND STAYS ON: no VT-d in the BIOS helps";
+    return was ? "was on, is off now" : "is off";
+}
+
+/* Goes on where it cannot be ended: the NIC may be behind another unit. */
+static void end_remapping(const struct acpi *a)
+{
+    static const struct remap_access machine = {NULL, read_register, write_register, now};
+    for (uint32_t i = 0; i < a->remappers; i++) {
+        uint64_t at = a->remapper[i];
+        if (at % 4096 || paging_map(&paging, at, at, 4096, PAGE_WRITE | PAGE_NO_EXECUTE | PAGE_UNCACHED)) {
+            say("DMA remapping: the unit at 0x%lx cannot be mapped", at);
+            continue;
+        }
+        uint32_t was = remap_end(&machine, at);
+        say("DMA remapping: the unit at 0x%lx %s%s%s", at, remapping_is(was),
+            was & REMAP_TRANSLATED ? " (translation)" : "",
+            was & REMAP_PROTECTED ? " (protected memory)" : "");
+    }
 }
 
 /* All cores: waits until everyone is here for the n-th time. Nobody comes without having been counted, and
@@ -299,6 +342,7 @@ _Noreturn void kernel_main(struct boot *b)
     uint64_t tsc_hz = start_clock(&b->acpi);
     cores_calibrate_timer();
     if (pci_start(&b->acpi, &paging)) give_up("no PCI");
+    end_remapping(&b->acpi);
     read_options(b);
     watchdog_start(options.watchdog_s);
     cores_start_others(b, (uint64_t)(uintptr_t)paging.root, work);

@@ -18,7 +18,8 @@
 /* ---- ACPI ---- */
 
 static struct {
-    uint8_t rsdp[36], xsdt[36 + 5 * 8], madt[128], mcfg[60], fadt[276], dsdt[80], hpet[56];
+    uint8_t rsdp[36], xsdt[36 + 6 * 8], madt[128], mcfg[60], fadt[276], dsdt[80], hpet[56],
+        dmar[48 + 12 * 16];
 } tables __attribute__((aligned(16)));
 
 static void put(uint8_t *p, uint64_t v, int bytes)
@@ -72,8 +73,14 @@ static void make_tables(void)
     seal_table(tables.fadt, "FACP", sizeof tables.fadt);
     put(tables.hpet + 44, 0xfed00000, 8);
     seal_table(tables.hpet, "HPET", sizeof tables.hpet);
-    const void *all[] = {tables.madt, tables.mcfg, tables.fadt, tables.hpet, NULL};
-    for (int i = 0; i < 5; i++) put(tables.xsdt + 36 + 8 * i, at(all[i]), 8);
+    for (unsigned i = 0; i < 12;
+         i++) { // a unit; reserved memory, which is none; more units than there is room for
+        uint8_t *d = tables.dmar + 48 + 16 * i;
+        d[0] = i == 1, d[2] = 16, put(d + 8, 0xfed90000 + 0x1000 * i, 8);
+    }
+    seal_table(tables.dmar, "DMAR", sizeof tables.dmar);
+    const void *all[] = {tables.madt, tables.mcfg, tables.fadt, tables.hpet, NULL, tables.dmar};
+    for (int i = 0; i < 6; i++) put(tables.xsdt + 36 + 8 * i, at(all[i]), 8);
     seal_table(tables.xsdt, "XSDT", sizeof tables.xsdt);
     memcpy(tables.rsdp, "RSD PTR ", 8);
     tables.rsdp[15] = 2, put(tables.rsdp + 20, 36, 4), put(tables.rsdp + 24, at(tables.xsdt), 8);
@@ -99,6 +106,9 @@ static void reads_acpi(void **state)
     assert_true(a.can_power_off);
     assert_int_equal(a.sleep_a, 5);
     assert_int_equal(a.sleep_b, 1);
+    assert_int_equal(a.remappers, ACPI_REMAPPERS);
+    assert_int_equal(a.remapper[0], 0xfed90000);
+    assert_int_equal(a.remapper[1], 0xfed92000);
 }
 
 static void refuses_damaged_acpi(void **state)
@@ -121,6 +131,15 @@ static void refuses_damaged_acpi(void **state)
     seal_table(tables.madt, "APIC", 120);
     assert_int_equal(acpi_read(&a, at(tables.rsdp)), 0);
     assert_int_equal(a.cores, 0);
+    static const uint8_t lengths[] = {0, 3, 15, 255}; // of the third; the fourth is longer than the table
+    for (size_t i = 0; i < sizeof lengths; i++) {
+        make_tables();
+        tables.dmar[48 + 2 * 16 + 2] = lengths[i];
+        seal_table(tables.dmar, "DMAR", sizeof tables.dmar);
+        assert_int_equal(acpi_read(&a, at(tables.rsdp)), 0);
+        assert_in_range(a.remappers, 1, 2);
+        assert_int_equal(a.remapper[0], 0xfed90000);
+    }
 }
 
 /* ---- APIC ---- */
