@@ -121,23 +121,26 @@ static void ap_main(struct core *c)
 {
     become(c);
     if (cores_enable_vectors()) cpu_stop(); // core 0 has it, this one has not: it does not count
-    c->tsc = read_tsc();
+    c->apic_id = apic_id(&apic);
     atomic_store(&c->is_up, 1);
     c->work(c);
     cpu_stop();
 }
 
-/* The trampoline's page for one core. */
-static void prepare_page(uint64_t page, uint64_t cr3, struct core *c)
+static struct ap_block *block_of(uint64_t page)
 {
-    uint8_t *p = (uint8_t *)(uintptr_t)page;
-    struct ap_block *b = (struct ap_block *)(void *)(p + AP_BLOCK);
-    memcpy(p, ap_trampoline, (size_t)(ap_trampoline_end - ap_trampoline));
+    return (struct ap_block *)(void *)((uint8_t *)(uintptr_t)page + AP_BLOCK);
+}
+
+/* The trampoline's page, as it is for every core. Nobody may come yet. */
+static void prepare_page(uint64_t page, uint64_t cr3)
+{
+    struct ap_block *b = block_of(page);
+    memcpy((uint8_t *)(uintptr_t)page, ap_trampoline, (size_t)(ap_trampoline_end - ap_trampoline));
     memset(b, 0, sizeof *b);
+    atomic_store(&b->taken, 1);
     b->cr3 = cr3;
     b->entry = (uint64_t)(uintptr_t)ap_main;
-    b->stack = (uint64_t)(uintptr_t)(c->stack + BOOT_STACK);
-    b->argument = (uint64_t)(uintptr_t)c;
     b->jump32 = (uint32_t)(page + (uint64_t)(ap_trampoline_32 - ap_trampoline));
     b->selector32 = AP_CODE32;
     b->jump64 = (uint32_t)(page + (uint64_t)(ap_trampoline_64 - ap_trampoline));
@@ -157,38 +160,60 @@ static int wait_until_up(struct core *c, uint64_t ns)
     return (int)atomic_load(&c->is_up);
 }
 
-/* INIT was sent. SDM vol. 3, 9.4.4: SIPI, and once more after 200 us. */
-static int start_one(uint64_t page, struct core *c)
+/* SDM vol. 3, 9.4.4: INIT, SIPI, and once more after 200 us. */
+static int ask_one(uint64_t page, uint32_t id, struct core *c, uint64_t patience)
 {
-    enum { SECOND_NS = 200000, PATIENCE_NS = 200000000 };
+    enum { INIT_NS = 10000000, SECOND_NS = 200000 };
     uint32_t startup = APIC_STARTUP | (uint32_t)(page >> 12);
-    if (apic_send(&apic, c->apic_id, startup)) return 0;
+    if (apic_send(&apic, id, APIC_INIT)) return 0;
+    clock_delay(INIT_NS);
+    if (apic_send(&apic, id, startup)) return 0;
     if (wait_until_up(c, SECOND_NS)) return 1;
-    if (apic_send(&apic, c->apic_id, startup)) return 0;
-    return wait_until_up(c, PATIENCE_NS);
+    if (apic_send(&apic, id, startup)) return 0;
+    return wait_until_up(c, patience);
+}
+
+/* Whoever takes the stack becomes core `c`: the one that is asked, or one that was asked before and is late.
+ * 1: it is up. 0: nobody came, and nobody will find this stack later. -1: somebody took it and hangs. */
+static int start_one(uint64_t page, uint32_t id, struct core *c, uint64_t patience)
+{
+    struct ap_block *b = block_of(page);
+    b->stack = (uint64_t)(uintptr_t)(c->stack + BOOT_STACK);
+    b->argument = (uint64_t)(uintptr_t)c;
+    atomic_store(&b->taken, 0);
+    if (ask_one(page, id, c, patience)) return 1;
+    if (!atomic_exchange(&b->taken, 1)) return 0;
+    return wait_until_up(c, patience) ? 1 : -1;
+}
+
+static int is_running(uint32_t id)
+{
+    for (uint32_t i = 0; i < cores_count; i++)
+        if (cores[i].apic_id == id) return 1;
+    return 0;
 }
 
 void cores_start_others(struct boot *boot, uint64_t cr3, void (*work)(struct core *self))
 {
-    enum { INIT_NS = 10000000 };
-    uint32_t self = cores[0].apic_id;
-    for (uint32_t i = 0; i < boot->acpi.cores; i++)
-        if (boot->acpi.core[i] != self) apic_send(&apic, boot->acpi.core[i], APIC_INIT);
-    clock_delay(INIT_NS);
-    for (uint32_t i = 0; i < boot->acpi.cores; i++) {
-        struct core *c = &cores[cores_count];
-        if (boot->acpi.core[i] == self) continue;
-        *c = (struct core){.index = cores_count, .apic_id = boot->acpi.core[i], .work = work};
-        c->stack = boot_pool_take(&boot->pool, BOOT_STACK);
-        if (!c->stack) break;
-        prepare_page(boot->low_page, cr3, c);
-        if (start_one(boot->low_page, c)) {
-            cores_count++;
-            continue;
+    static const uint64_t patience_ns[] = {200000000, 2000000000}; // the second time for those that were late
+    uint8_t *stack = NULL;
+    prepare_page(boot->low_page, cr3);
+    for (uint32_t round = 0; round < 2; round++)
+        for (uint32_t i = 0; i < boot->acpi.cores; i++) {
+            struct core *c = &cores[cores_count];
+            if (is_running(boot->acpi.core[i])) continue;
+            if (!stack) stack = boot_pool_take(&boot->pool, BOOT_STACK);
+            if (!stack) return;
+            *c = (struct core){.index = cores_count, .stack = stack, .work = work};
+            int is_up = start_one(boot->low_page, boot->acpi.core[i], c, patience_ns[round]);
+            if (is_up > 0) {
+                cores_count++;
+                stack = NULL;
+            } else {
+                say("core with APIC id %u did not start%s", boot->acpi.core[i], round ? ": left out" : "");
+            }
+            if (is_up < 0) return; // its memory is lost, and further cores need the place
         }
-        say("core with APIC id %u did not start: left out", c->apic_id);
-        apic_send(&apic, c->apic_id, APIC_INIT); // it shall not wake up later on a stack of another's
-    }
 }
 
 /* ---- sleep ---- */

@@ -20,7 +20,6 @@ struct core {
     uint8_t *stack;
     void (*work)(struct core *self); // cores 1 ..: what it does with its life
     _Atomic uint32_t is_up;
-    uint64_t tsc;   // when it came up
     uint64_t kat;   // what its vector units computed
     uint64_t bad;   // words of its share of the arena that did not keep a pattern
     uint32_t speed; // how it was asked for its highest clock: enum speed_means
@@ -34,7 +33,7 @@ extern uint32_t cores_count;
 /* The machine's local APIC; core 0's segments, vector state and APIC. Returns NULL, or what is missing. */
 const char *cores_start(struct boot *boot);
 /* Starts the others one by one with INIT and SIPI; each calls work() on its own stack. Waits at most 200 ms
- * for each; those that do not come are left out. */
+ * for each, and 2 s in a second round; those that do not come are left out, and stop if they come later. */
 void cores_start_others(struct boot *boot, uint64_t cr3, void (*work)(struct core *self));
 /* Every core: CR4, XCR0 and MXCSR as vector code needs them. NULL, or the feature the CPU does not have. */
 const char *cores_enable_vectors(void);

@@ -1,5 +1,6 @@
 /* trampoline.S: where a core begins: real mode, first byte of a page below 1 MiB, no stack. Goes to 64-bit
- * mode on the page tables of core 0 and jumps to C. One core at a time uses the page. */
+ * mode on the page tables of core 0, takes the stack that is there and jumps to C. A core that comes late, when nobody
+ * waits for it any more, may find the next one's stack, or that it is taken: then it stops, until it is asked again. */
 #include "duck/uefi/trampoline.h"
 
     .section .rodata
@@ -44,6 +45,10 @@ ap_trampoline_32:
     .code64
 ap_trampoline_64:
     movl %ebx, %ebx
+    movl $1, %eax
+    xchgl %eax, AP_TAKEN(%rbx)
+    testl %eax, %eax
+    jnz 1f
     movq AP_STACK(%rbx), %rsp
     movq AP_ARGUMENT(%rbx), %rdi
     movq AP_ENTRY(%rbx), %rax
@@ -51,6 +56,9 @@ ap_trampoline_64:
     fninit
     pushq $0                    /* the entry never returns */
     jmpq *%rax
+1:  cli
+    hlt
+    jmp 1b
 ap_trampoline_end:
 
     .section .note.GNU-stack, "", @progbits

@@ -12,6 +12,7 @@
 #define AP_JUMP64 0xf28
 #define AP_GDTR 0xf30
 #define AP_GDT 0xf40
+#define AP_TAKEN 0xf60
 #define AP_CODE32 0x08
 #define AP_DATA 0x10
 #define AP_CODE64 0x18
@@ -31,12 +32,14 @@ struct ap_block {
     uint16_t gdt_base[2]; // 32 bits, unaligned
     uint16_t pad[5];
     uint64_t gdt[4];
+    _Atomic uint32_t taken; // 0: stack and argument are there for the first core that comes
 };
 _Static_assert(offsetof(struct ap_block, stack) == AP_STACK - AP_BLOCK, "stack");
 _Static_assert(offsetof(struct ap_block, jump32) == AP_JUMP32 - AP_BLOCK, "jump32");
 _Static_assert(offsetof(struct ap_block, jump64) == AP_JUMP64 - AP_BLOCK, "jump64");
 _Static_assert(offsetof(struct ap_block, gdt_limit) == AP_GDTR - AP_BLOCK, "gdtr");
 _Static_assert(offsetof(struct ap_block, gdt) == AP_GDT - AP_BLOCK, "gdt");
+_Static_assert(offsetof(struct ap_block, taken) == AP_TAKEN - AP_BLOCK, "taken");
 
 extern const uint8_t ap_trampoline[], ap_trampoline_32[], ap_trampoline_64[], ap_trampoline_end[];
 #endif
