@@ -18,6 +18,9 @@
 #define WARM_UP_TOKENS 8
 #define WARM_UP_SYNTHETIC 3 // a full-size model's tokens can take seconds
 #define SYNTHETIC_PROMPT 16
+#define PROBE_ROWS 64       // at least, so that a rate of many rows is one
+#define PROBE_MOST_ROWS 512 // the engine's chunk of a prompt
+#define PROBE_SECONDS 0.25
 #define SYNTHETIC_TOKENS 32
 
 struct case_progress {
@@ -47,9 +50,9 @@ static int on_token(void *ctx, const struct answer *a, size_t index, struct erro
     return 0;
 }
 
-/* *tpot_cpu_ms: the process's time per token; NAN: nothing was measured. */
+/* *ttft_cpu_ms, *tpot_cpu_ms: the process's time to the first token and per token; NAN: not measured. */
 static int run_case(struct session *s, const struct suite_case *c, uint32_t n, struct answer *a,
-                    double *tpot_cpu_ms, struct error *err)
+                    double *ttft_cpu_ms, double *tpot_cpu_ms, struct error *err)
 {
     struct case_progress progress = {.name = c->name, .limit = n};
     struct question q = {
@@ -61,10 +64,12 @@ static int run_case(struct session *s, const struct suite_case *c, uint32_t n, s
         .ctx = &progress,
     };
     interrupt_catch(false);
+    uint64_t began = cpu_ns();
     int rc = answer_make(s, &q, a, err);
     interrupt_release();
     progress_end(&progress.progress);
     *tpot_cpu_ms = NAN;
+    *ttft_cpu_ms = a->count ? (double)(progress.first_cpu_ns - began) * 1e-6 : NAN;
     if (a->count > 1)
         *tpot_cpu_ms = (double)(cpu_ns() - progress.first_cpu_ns) * 1e-6 / (double)(a->count - 1);
     return rc;
@@ -154,7 +159,8 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
         struct answer a;
         struct bench_case *c = &run->cases[run->count++];
         c->what = &suite->cases[i];
-        rc = run_case(s, c->what, answer_limit(s->options, c->what), &a, &c->tpot_cpu_ms, err);
+        rc = run_case(s, c->what, answer_limit(s->options, c->what), &a, &c->ttft_cpu_ms, &c->tpot_cpu_ms,
+                      err);
         c->result = a.result;
         c->tokens = a.count;
         answer_measure(&a, &c->figures);
@@ -181,14 +187,26 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
 static int warm_up(struct session *s, const struct suite *suite, struct error *err)
 {
     struct answer a;
-    double unused;
+    double unused[2];
     struct suite_case c = suite->cases[0];
     c.name = "warming up";
     if (c.prompt.count > 64) c.prompt.count = 64;
-    int rc = run_case(s, &c, s->synthetic ? WARM_UP_SYNTHETIC : WARM_UP_TOKENS, &a, &unused, err);
+    int rc =
+        run_case(s, &c, s->synthetic ? WARM_UP_SYNTHETIC : WARM_UP_TOKENS, &a, &unused[0], &unused[1], err);
     if (!rc && a.interrupted) rc = -EINTR;
     answer_free(&a);
     return rc;
+}
+
+/* The ducks by themselves, as long as it takes to be beyond the clock and a moment's neighbours. */
+static int probe(struct bench_probe *p, struct session *s, const struct suite *suite, struct error *err)
+{
+    uint32_t rows = PROBE_ROWS;
+    for (size_t i = 0; i < suite->count; i++)
+        if (suite->cases[i].prompt.count > rows) rows = (uint32_t)suite->cases[i].prompt.count;
+    if (rows > PROBE_MOST_ROWS) rows = PROBE_MOST_ROWS;
+    int rc = engine_probe(s->engine, 1, PROBE_SECONDS, &p->one, err);
+    return rc ? rc : engine_probe(s->engine, rows, PROBE_SECONDS, &p->many, err);
 }
 
 static int save_summary(const struct bench_run *run, const char *dir, struct error *err)
@@ -212,7 +230,9 @@ static int run_suite(struct bench_run *run, const struct suite *suite, const cha
     if (!run->cases) return error_set(err, -ENOMEM, "out of memory");
     int rc = save_flock(run, dir, "before", err);
     if (!rc) rc = warm_up(run->session, suite, err);
+    if (!rc) rc = probe(&run->probe[0], run->session, suite, err);
     if (!rc) rc = run_cases(run, suite, dir, archive, err);
+    if (!rc) rc = probe(&run->probe[1], run->session, suite, err);
     if (!rc || rc == -EINTR) {
         int saved = save_flock(run, dir, "after", err);
         if (!saved) saved = save_summary(run, dir, err);

@@ -87,6 +87,32 @@ static void write_machine(FILE *to)
     fputs("},\n", to);
 }
 
+/* Rates of one duck. With one thread of CPU time, which others on the machine do not stretch. */
+static void write_hardware(FILE *to, const struct bench_run *run)
+{
+    const struct session *s = run->session;
+    const bool on_cpu = !strcmp(engine_backend(s->engine)->ops->name, "cpu");
+    const int kv = s->options->kv_dtype < 0 ? (on_cpu ? 0 : 1) : s->options->kv_dtype; // f32, bf16, fp8
+    const bool cpu_time = s->options->threads == 1;
+    const uint32_t ducks = flock_ducks(engine_flock(s->engine));
+    double bytes = 0, bytes_s = 0, flops = 0, flops_s = 0;
+    for (size_t i = 0; i < 2; i++) {
+        const struct engine_probe *one = &run->probe[i].one, *many = &run->probe[i].many;
+        bytes += one->bytes;
+        bytes_s += one->duck_s > 0 ? one->duck_s : ducks * (cpu_time ? one->cpu_s : one->seconds);
+        flops += many->flops;
+        flops_s += many->duck_s > 0 ? many->duck_s : ducks * (cpu_time ? many->cpu_s : many->seconds);
+    }
+    fprintf(to, " \"hardware\": {\"ducks\": %u, \"local\": %s, \"clock\": \"%s\", \"rows\": %u, ", ducks,
+            run->probe[0].one.duck_s > 0 ? "false" : "true", cpu_time ? "cpu" : "wall",
+            run->probe[0].many.tokens);
+    fputs("\"duck_bandwidth_gb_s\": ", to);
+    output_json_number(to, bytes / bytes_s * 1e-9, 4);
+    fputs(", \"duck_gflops\": ", to);
+    output_json_number(to, flops / flops_s * 1e-9, 4);
+    fprintf(to, ", \"kv_bytes\": %d},\n", 4 >> kv);
+}
+
 static void write_case(FILE *to, const struct bench_case *c)
 {
     const struct answer_figures *f = &c->figures;
@@ -104,6 +130,7 @@ static void write_case(FILE *to, const struct bench_case *c)
                    {"mtp_accept", f->mtp_accept},
                    {"draft_share", f->draft_share},
                    {"round_ms", f->round_ms},
+                   {"ttft_cpu_ms", c->ttft_cpu_ms},
                    {"tpot_cpu_ms", c->tpot_cpu_ms},
                    {"break_even_accept", c->break_even},
                    {"pair_over_serial", f->pair_over_serial},
@@ -178,6 +205,7 @@ void bench_summary(FILE *to, const struct bench_run *run)
     fprintf(to, ", \"mtp\": %s, \"temperature\": %g, \"seed\": %" PRIu64 ", \"load_s\": %.3f,\n",
             s->mtp ? "true" : "false", (double)s->sampling.temperature, s->sampling.seed, run->load_s);
     write_machine(to);
+    write_hardware(to, run);
     fputs(" \"ducks\": ", to); // over all cases and the warm-up: who did the work
     bench_flock(to, engine_flock(s->engine));
     fputs(",\n \"cases\": [\n", to);

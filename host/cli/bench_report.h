@@ -4,15 +4,21 @@
 
 #include "host/cli/answer.h"
 #include "host/cli/suite.h"
+#include "host/engine/probe.h"
 
 struct bench_case {
     const struct suite_case *what;
     struct answer_figures figures;
     struct generation_result result;
-    size_t tokens;      // generated
-    double tpot_cpu_ms; // of all cores, from the first token on
-    double break_even;  // acceptance above which drafts paid by the end of the case
+    size_t tokens;                   // generated
+    double ttft_cpu_ms, tpot_cpu_ms; // of all cores: until the first token, from it on
+    double break_even;               // acceptance above which drafts paid by the end of the case
     bool plotted;
+};
+
+/* What the ducks did by themselves, before the cases and after them (host/engine/probe.h). */
+struct bench_probe {
+    struct engine_probe one, many; // steps of one row; of as many as a chunk of the suite's prompts has
 };
 
 struct bench_run {
@@ -22,6 +28,7 @@ struct bench_run {
     char **argv;
     char started[40]; // ISO 8601, UTC
     double load_s;
+    struct bench_probe probe[2];
     struct bench_case *cases; // (count) that were run
     size_t count;
 };

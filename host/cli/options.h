@@ -78,7 +78,7 @@ struct options {
     int64_t wait_s;           // flock boot's
 
     // what is planned
-    const char *hardware;
+    const char *hardware, *beside;
     int scheme;
     int drafts; // not planned: with --mtp 1
     struct string_list set;

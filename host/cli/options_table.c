@@ -55,6 +55,10 @@ const struct option_row options__table[] = {
      .help = "how a step is done: as the reference system did, or as duckd does (default duckd)"},
     {LIST("set", COMMAND_PLAN, set, "KEY=VALUE"),
      .help = "another value for one key, as in ducks=16 or acceptance=0.7; may be repeated (docs/plan.md)"},
+    {TEXT("bench", COMMAND_PLAN, beside, "DIR"),
+     .help =
+         "project the cases of a run of bench from what it measured of its ducks by themselves, beside what "
+         "they took"},
     {FLAG("json", COMMAND_PLAN, json), .help = "one JSON object with every figure and every input"},
 
     // logits, eval

@@ -8,6 +8,7 @@
 #include "host/cli/commands.h"
 #include "host/cli/input.h"
 #include "host/cli/output.h"
+#include "host/cli/plan_bench.h"
 #include "host/plan/forecast.h"
 #include "host/util/log.h"
 
@@ -25,9 +26,11 @@ static int read_model(struct model_config *c, const char *path, struct error *er
     return rc;
 }
 
-static int read_inputs(struct forecast_inputs *in, const struct options *o, struct error *err)
+static int read_inputs(struct forecast_inputs *in, const struct options *o, const struct plan_bench *bench,
+                       struct error *err)
 {
     int rc = forecast_inputs_read(in, o->scheme == 1 ? SCHEME_DUCKD : SCHEME_REFERENCE, o->hardware, err);
+    if (!rc && o->beside) rc = plan_bench_apply(bench, in, err);
     for (size_t i = 0; !rc && i < o->set.count; i++) rc = forecast_inputs_set(in, o->set.item[i], err);
     if (rc != -ENOENT || strncmp(err->text, "--set", 5) != 0) return rc;
     static const char *const groups[] = {"hardware", "software", "scheme", "work"};
@@ -142,23 +145,33 @@ static void print_text(const struct options *o, const struct forecast_inputs *in
                not_built[i].why);
 }
 
-int command_plan(const struct options *o, struct error *err)
+static int plan(const struct options *o, const struct plan_bench *bench, struct error *err)
 {
     char path[4096];
     struct model_config config;
     struct forecast_inputs in;
     struct forecast f;
-    if (o->model)
-        snprintf(path, sizeof path, "%s", o->model);
+    if (o->model || o->beside)
+        snprintf(path, sizeof path, "%s", o->model ? o->model : bench->model);
     else
         input_find_shared("configs/deepseek-v3.2.json", path);
     int rc = read_model(&config, path, err);
-    if (!rc) rc = read_inputs(&in, o, err);
+    if (!rc) rc = read_inputs(&in, o, bench, err);
+    if (!rc && o->beside) return plan_bench_print(bench, &config, &in, o, err);
     if (!rc) rc = forecast_make(&f, &config, &in, err);
     if (rc) return rc;
     if (o->json)
         print_json(o, &in, &f);
     else
         print_text(o, &in, &f);
-    return output_finish(err);
+    return 0;
+}
+
+int command_plan(const struct options *o, struct error *err)
+{
+    struct plan_bench bench = {0};
+    int rc = o->beside ? plan_bench_read(&bench, o->beside, err) : 0;
+    if (!rc) rc = plan(o, &bench, err);
+    plan_bench_free(&bench);
+    return rc ? rc : output_finish(err);
 }

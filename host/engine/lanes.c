@@ -60,6 +60,11 @@ struct lanes *lanes_open(struct backend *backend, const struct flock_seam *flock
     return l;
 }
 
+const struct flock_seam *lanes_flock(const struct lanes *l)
+{
+    return &l->flock;
+}
+
 void lanes_close(struct lanes *l)
 {
     if (!l) return;

@@ -39,6 +39,9 @@ struct lanes *lanes_open(struct backend *backend, const struct flock_seam *flock
                          uint32_t timeout_ms);
 void lanes_close(struct lanes *l); // drops what was started
 
+/* Where its steps go, for who wants to make some while no job is started. */
+const struct flock_seam *lanes_flock(const struct lanes *l);
+
 /* For tests: where its times come from; clock_ns() unless this is called. */
 void lanes__set_clock(struct lanes *l, uint64_t (*clock)(void));
 

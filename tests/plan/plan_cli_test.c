@@ -1,6 +1,7 @@
 /* plan_cli_test.c: `duckd plan` from outside: the contract's JSON, text with units, refusals. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/cli/support.h"
@@ -89,6 +90,18 @@ static const struct refused refused[] = {
     {"echo '{\"ducks\": 0.5}' > h; $D plan --hardware h", 1,
      "h: ducks is 0.5, it can be a whole number 1 to 256"},
     {"echo '[]' > h; $D plan --hardware h", 1, "h: is not a JSON object"},
+    {PLAN "--bench nowhere", 1, "nowhere/summary.json"},
+    {"mkdir -p g; echo '{}' > g/summary.json; " PLAN "--bench g", 1,
+     "g/summary.json: has no model, cases or hardware"},
+    {"mkdir -p g; echo '{\"model\": \"m\", \"cases\": [], \"hardware\": {\"ducks\": 1, \"duck_gflops\": "
+     "null}}' > "
+     "g/summary.json; " PLAN "--bench g",
+     1, "g/summary.json: hardware was not measured"},
+    {"mkdir -p g; echo '{\"model\": \"m\", \"cases\": [], \"backend\": \"cuda\", \"hardware\": {\"ducks\": "
+     "1, "
+     "\"duck_gflops\": 1, \"duck_bandwidth_gb_s\": 1, \"kv_bytes\": 2}}' > g/summary.json; $D plan --model "
+     "$S/configs/deepseek-v3.2.json --hardware $S/configs/hardware-epyc-1thread.json --bench g",
+     1, "the run used a GPU, the hardware file has none: gpu is 0"},
 };
 
 static void refusals_name_the_key(void **state)
@@ -103,6 +116,51 @@ static void refusals_name_the_key(void **state)
         assert_string_equal(o.out, "");
         outcome_free(&o);
     }
+}
+
+/* A run's own ducks in place of the file's, its cases' shapes in place of --set's, and what they took beside.
+ */
+static void a_run_is_projected_beside_what_it_took(void **state)
+{
+    (void)state;
+    struct outcome o = run("$D bench --synthetic $S/models/duckling/config.json --threads 1 -n 12 --drafts "
+                           "always --csv d -q >&2 && "
+                           "$D plan --hardware $S/configs/hardware-epyc-1thread.json --bench d --json");
+    assert_int_equal(o.status, 0);
+    cJSON *j = json_of(&o), *summary;
+    char *text = read_scratch("d/summary.json", NULL);
+    summary = cJSON_Parse(text);
+    const cJSON *h = cJSON_GetObjectItem(summary, "hardware"),
+                *took = cJSON_GetObjectItem(summary, "cases")->child;
+    const cJSON *one = cJSON_GetObjectItem(j, "cases")->child, *tpot = cJSON_GetObjectItem(one, "tpot_ms");
+    assert_true(cJSON_GetNumberValue(cJSON_GetObjectItem(h, "duck_bandwidth_gb_s")) > 0.01);
+    assert_true(cJSON_GetNumberValue(cJSON_GetObjectItem(h, "duck_gflops")) > 0.01);
+    assert_true(fabs(cJSON_GetNumberValue(cJSON_GetObjectItem(h, "duck_gflops")) -
+                     cJSON_GetNumberValue(cJSON_GetObjectItem(j, "duck_gflops"))) < 0.01);
+    assert_true(fabs(cJSON_GetNumberValue(cJSON_GetObjectItem(took, "tpot_cpu_ms")) -
+                     cJSON_GetNumberValue(cJSON_GetObjectItem(tpot, "measured"))) < 1e-3);
+    assert_true(cJSON_GetNumberValue(cJSON_GetObjectItem(tpot, "projected")) > 0);
+    cJSON_Delete(j);
+    cJSON_Delete(summary);
+    free(text);
+    outcome_free(&o);
+
+    // Twice the bandwidth and rate in the run's file: half the time, whatever the hardware file says.
+    double ms[2];
+    for (int i = 0; i < 2; i++) {
+        o = run("sed -E 's/\"(duck_bandwidth_gb_s|duck_gflops)\": [0-9.]+/\"\\1\": %s/g' d/summary.json > e; "
+                "mkdir -p f && "
+                "mv e f/summary.json && $D plan --hardware $S/configs/hardware-epyc-1thread.json --bench f "
+                "--json",
+                i ? "20" : "10");
+        assert_int_equal(o.status, 0);
+        j = json_of(&o);
+        tpot = cJSON_GetObjectItem(cJSON_GetObjectItem(j, "cases")->child, "tpot_ms");
+        ms[i] = cJSON_GetNumberValue(cJSON_GetObjectItem(tpot, "projected"));
+        cJSON_Delete(j);
+        outcome_free(&o);
+    }
+    assert_true(ms[1] > 0.49 * ms[0] && ms[1] < 0.6 * ms[0]); // the ducks' pauses stay
 }
 
 /* A small model from a checkpoint's folder works as well. */
@@ -124,6 +182,7 @@ int main(void)
         cmocka_unit_test(text_has_units_and_says_that_it_is_projected),
         cmocka_unit_test(what_is_not_built_is_said),
         cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(a_run_is_projected_beside_what_it_took),
         cmocka_unit_test(any_model_can_be_planned),
     };
     return cmocka_run_group_tests(tests, NULL, remove_scratch);

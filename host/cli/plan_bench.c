@@ -1,0 +1,180 @@
+/* plan_bench.c: see plan_bench.h. */
+#include "host/cli/plan_bench.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "host/cli/input.h"
+#include "host/cli/output.h"
+#include "host/flock/spec.h"
+
+static double number(const cJSON *object, const char *key) // NAN: not there, or null
+{
+    return cJSON_GetNumberValue(cJSON_GetObjectItem(object, key));
+}
+
+static bool is(const cJSON *object, const char *key, const char *text)
+{
+    const char *s = cJSON_GetStringValue(cJSON_GetObjectItem(object, key));
+    return s && !strcmp(s, text);
+}
+
+int plan_bench_read(struct plan_bench *out, const char *dir, struct error *err)
+{
+    char path[4096];
+    *out = (struct plan_bench){0};
+    snprintf(path, sizeof path, "%s/summary.json", dir);
+    int rc = input_json(path, &out->root, err);
+    if (rc) return rc;
+    const cJSON *h = cJSON_GetObjectItem(out->root, "hardware");
+    out->model = cJSON_GetStringValue(cJSON_GetObjectItem(out->root, "model"));
+    out->mtp = cJSON_IsTrue(cJSON_GetObjectItem(out->root, "mtp"));
+    out->cpu_time = is(h, "clock", "cpu");
+    out->ducks = number(h, "ducks");
+    out->gb_s = number(h, "duck_bandwidth_gb_s");
+    out->gflops = number(h, "duck_gflops");
+    out->kv_bytes = number(h, "kv_bytes");
+    if (!out->model || !cJSON_IsArray(cJSON_GetObjectItem(out->root, "cases")) ||
+        !(out->ducks >= 1 && out->ducks <= FLOCK_MAX_DUCKS))
+        return error_set(err, -EINVAL, "%s: has no model, cases or hardware: bench did not write it", path);
+    if (!(out->gb_s > 0 && out->gflops > 0 && out->kv_bytes >= 1))
+        return error_set(err, -EINVAL, "%s: hardware was not measured (an interrupted run, or no experts)",
+                         path);
+    return 0;
+}
+
+void plan_bench_free(struct plan_bench *b)
+{
+    cJSON_Delete(b->root);
+    b->root = NULL;
+}
+
+int plan_bench_apply(const struct plan_bench *b, struct forecast_inputs *in, struct error *err)
+{
+    const cJSON *h = cJSON_GetObjectItem(b->root, "hardware");
+    const bool cpu = is(b->root, "backend", "cpu");
+    if (!cpu && in->gpu < 1)
+        return error_set(err, -EINVAL, "the run used a GPU, the hardware file has none: gpu is %g", in->gpu);
+    in->kinds = 0;
+    in->ducks = b->ducks;
+    in->duck_bandwidth_gb_s = b->gb_s;
+    in->duck_gflops = b->gflops;
+    in->memory_share = in->flop_share = 1; // measured, not peaks
+    in->kv_bytes = b->kv_bytes;
+    if (cJSON_IsTrue(cJSON_GetObjectItem(h, "local"))) in->shared_on_gpu = in->merged = 0;
+    if (!cpu) return 0;
+    in->gpu = in->shared_on_gpu = 0;
+    in->host_bandwidth_gb_s = b->gb_s * b->ducks; // backend and local ducks share the cores
+    in->host_gflops = b->gflops * b->ducks;
+    return 0;
+}
+
+/* ---- cases ---- */
+
+struct beside {
+    const char *name;
+    double prompt, output;
+    double ttft_ms, tpot_ms;                     // measured
+    double projected_ttft_ms, projected_tpot_ms; //
+};
+
+/* Rounds with a draft and without are projected each for itself and mixed as the run mixed them. A prompt's
+ * MTP layer gets its last positions only, so TTFT is that without it. */
+static int project(struct beside *out, const cJSON *item, const struct plan_bench *b,
+                   const struct model_config *c, const struct forecast_inputs *base, struct error *err)
+{
+    struct forecast_inputs in = *base;
+    struct forecast alone, drafted;
+    const double share = number(item, "draft_share"), accept = number(item, "mtp_accept");
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(item, "name"));
+    *out = (struct beside){.name = name ? name : "?",
+                           .prompt = number(item, "prompt_tokens") - number(item, "cached_tokens"),
+                           .output = number(item, "output_tokens"),
+                           .ttft_ms = number(item, b->cpu_time ? "ttft_cpu_ms" : "ttft_ms"),
+                           .tpot_ms = number(item, b->cpu_time ? "tpot_cpu_ms" : "tpot_ms")};
+    if (!(out->prompt >= 1 && out->output >= 1))
+        return error_set(err, -EINVAL, "case %s: %g prompt tokens and %g of output", out->name, out->prompt,
+                         out->output);
+    in.prompt_tokens = out->prompt;
+    in.output_tokens = out->output;
+    in.mtp = 0;
+    int rc = forecast_make(&alone, c, &in, err);
+    if (rc) return rc;
+    out->projected_ttft_ms = 1e3 * alone.ttft_s;
+    out->projected_tpot_ms = alone.tpot_ms;
+    if (!b->mtp || !(share > 0)) return 0;
+    in.mtp = 1;
+    in.acceptance = accept > 0 ? accept : 0;
+    rc = forecast_make(&drafted, c, &in, err);
+    if (rc) return rc;
+    double round = share * drafted.round_ms + (1 - share) * alone.tpot_ms;
+    out->projected_tpot_ms = round / (1 + share * in.acceptance);
+    return 0;
+}
+
+static void print_pair(double measured, double projected)
+{
+    if (isfinite(measured))
+        printf(" %12.2f %12.2f %+6.1f %%", measured, projected, 100 * (projected / measured - 1));
+    else
+        printf(" %12s %12.2f %8s", "-", projected, "-");
+}
+
+static void json_pair(const char *name, double measured, double projected)
+{
+    printf(", \"%s\": {\"measured\": ", name);
+    output_json_number(stdout, measured, 4);
+    fputs(", \"projected\": ", stdout);
+    output_json_number(stdout, projected, 4);
+    fputs(", \"off\": ", stdout);
+    output_json_number(stdout, projected / measured - 1, 4);
+    fputs("}", stdout);
+}
+
+static void print_case(const struct beside *c, bool json)
+{
+    if (!json) {
+        printf("%-20s %6.0f %6.0f", c->name, c->prompt, c->output);
+        print_pair(c->ttft_ms, c->projected_ttft_ms);
+        print_pair(c->tpot_ms, c->projected_tpot_ms);
+        putchar('\n');
+        return;
+    }
+    fputs("{\"name\": ", stdout);
+    output_json_string(stdout, c->name, strlen(c->name));
+    printf(", \"prompt_tokens\": %.0f, \"output_tokens\": %.0f", c->prompt, c->output);
+    json_pair("ttft_ms", c->ttft_ms, c->projected_ttft_ms);
+    json_pair("tpot_ms", c->tpot_ms, c->projected_tpot_ms);
+    fputs("}", stdout);
+}
+
+int plan_bench_print(const struct plan_bench *b, const struct model_config *c,
+                     const struct forecast_inputs *in, const struct options *o, struct error *err)
+{
+    const char *clock = b->cpu_time ? "CPU time" : "wall time", *comma = "";
+    const cJSON *item;
+    if (o->json)
+        printf("{\"projected\": true, \"clock\": \"%s\", \"ducks\": %g, \"duck_bandwidth_gb_s\": %.4f, "
+               "\"duck_gflops\": %.4f, \"cases\": [",
+               clock, b->ducks, b->gb_s, b->gflops);
+    else
+        printf(
+            "projected from %g duck%s of %.1f GB/s and %.1f GFLOP/s, as the run measured them by themselves, "
+            "beside what it took (%s)\n\n%-20s %6s %6s %35s %35s\n%-20s %6s %6s %12s %12s %8s %12s %12s "
+            "%8s\n",
+            b->ducks, b->ducks > 1 ? "s" : "", b->gb_s, b->gflops, clock, "", "prompt", "output",
+            "TTFT [ms]            ", "TPOT [ms]            ", "case", "tokens", "tokens", "measured",
+            "projected", "off", "measured", "projected", "off");
+    cJSON_ArrayForEach(item, cJSON_GetObjectItem(b->root, "cases"))
+    {
+        struct beside one;
+        int rc = project(&one, item, b, c, in, err);
+        if (rc) return rc;
+        fputs(o->json ? comma : "", stdout);
+        print_case(&one, o->json);
+        comma = ", ";
+    }
+    if (o->json) puts("]}");
+    return 0;
+}
