@@ -30,7 +30,7 @@ struct part {
     struct fp9_down_expert *expert; // (actives)
     uint32_t *task;                 // (actives + 1) first HIDDEN task of each active expert
     uint32_t *slices;               // (actives) slices of one of its tasks
-    float *hs;                      // (slices, pairs, 8)
+    float *hs;                      // (pairs, hs_stride()): the pair's slices, 8 each
     uint32_t row_panels;            // of one DOWN task
     uint32_t first_hidden, first_down, subtree;
 };
@@ -62,6 +62,11 @@ struct duck_work {
     struct piece *piece;
 };
 
+static size_t hs_stride(const struct part *p)
+{
+    return 8 * (size_t)p->run->count + ROW_GAP;
+}
+
 /* Sizes and, when the arena has memory, places everything that depends on bank, tokens and top_k. */
 static struct duck_work *lay_out(struct duck__arena *a, const struct duck_core *d, uint32_t bank,
                                  uint32_t tokens, uint32_t top_k)
@@ -82,7 +87,7 @@ static struct duck_work *lay_out(struct duck__arena *a, const struct duck_core *
         p.expert = duck__take(a, actives * sizeof *p.expert);
         p.task = duck__take(a, (actives + 1) * sizeof *p.task);
         p.slices = duck__take(a, actives * sizeof *p.slices);
-        p.hs = duck__take(a, (size_t)p.run->count * pairs * 8 * sizeof(float));
+        p.hs = duck__take(a, pairs * hs_stride(&p) * sizeof(float));
         if (w) at.part[i - first] = p;
     }
     uint32_t subtrees = duck_core_subtrees(d, bank, NULL, 0);
@@ -202,7 +207,7 @@ static void plan_down(struct duck_work *w, struct part *p)
         .tokens = w->tokens,
         .token = w->token,
         .hs = p->hs,
-        .hs_stride = (size_t)w->pairs * 8,
+        .hs_stride = hs_stride(p),
         .out = w->partial + (size_t)p->subtree * w->tokens * d->hidden,
         .out_subtree = (size_t)w->tokens * d->hidden,
         .out_token = d->hidden,
@@ -300,13 +305,10 @@ static void dots(const struct duck_work *w, const struct hidden *h, const struct
 static void silus(const struct duck_work *w, const struct hidden *h, const struct chunk *c, const float *g,
                   const float *u)
 {
-    float hs[CHUNK_WIDTH] __attribute__((aligned(64)));
+    float *hs = h->part->hs + 8 * c->first;
     for (uint32_t q = 0; q < c->pairs; q++) {
         size_t at = (size_t)q * CHUNK_WIDTH, pair = c->pair + q;
-        w->d->k->expert(g + at, u + at, w->weight[pair], 8 * c->count, hs);
-        for (uint32_t s = 0; s < c->count; s++)
-            memcpy(h->part->hs + ((c->first + s) * (size_t)w->pairs + pair) * 8, hs + 8 * s,
-                   8 * sizeof(float));
+        w->d->k->expert(g + at, u + at, w->weight[pair], 8 * c->count, hs + pair * hs_stride(h->part));
     }
 }
 

@@ -1,23 +1,26 @@
 /* fp9_avx2_down.c: the down product with AVX2 + FMA.
  *
- * Two loads of memory want opposite loop orders: a decode step reads every expert's panels once, in order, so
- * slices are the inner loop; a prefill step has hundreds of tokens whose sums must stay in L1, so slices are
- * the outer one. Both are one nest over chunks of slices: as many slices at a time as the sums' memory
- * allows. Products are made quad by quad, four row panels that lie side by side in memory: one stream of
- * weights, 4 chains of products for each pair of a few, 4 x 3 accumulators with more, where a tile is decoded
- * into L1 once for all tokens of its expert. */
+ * By contract every slice has its own chain over the experts, so a token has as many sums of an output as the
+ * run has slices: 1 KiB for 32 outputs and 8 slices. The nest is row panels, tokens, slices (a chunk of
+ * them), experts, and inside an expert its pairs with all slices of the chunk: what an expert costs once, its
+ * pairs' addresses and the branches on their number, is spread over all of them, and its weights are read in
+ * one stream. Sums stay in the L2 cache, where each is fetched and put back once for eight multiply-adds;
+ * kept in the L1 by fewer slices or tokens at a time, an expert would be visited that much more often, for
+ * one or two pairs each. A quad of four row panels lies side by side in memory: with one or two pairs its
+ * panels are 4 chains of products a pair, with more it is two couples of panels. */
 #include <stdbool.h>
 
 #include "fp9/fp9_avx2_tile.h"
 #include "fp9/fp9_down.h"
 
 enum {
-    CELLS = 4096,     // of 8 sums: 128 KiB of stack for slice sums and waiting nodes of the tree
-    HOT_CELLS = 512,  // slice sums kept at a time: 16 KiB, leaves room in L1 for weights and activations
-    MOST_PANELS = 64, // row panels of a pass: an expert's are read in one go
-    FEW = 2,          // pairs up to which decoding into L1 first costs more than it saves
-    PAIRS = 3,    // x FP9_QUAD = 12 accumulators, which with 3 activations and a weight fill the registers
-    DECODE = 3,   // what decoding weights costs beside one pair's products
+    CELLS = FP9_DOWN_CELLS / sizeof(__m256), // of 8 sums: slice sums and waiting nodes of the tree
+    HOT_CELLS = 512,                         // slice sums of a pass with few tokens: 16 KiB of L1
+    CHUNK = 8,                               // slices of a chunk with many tokens, a power of two
+    MOST_QUADS = 16,                         // of a pass: an expert's are read in one go
+    FEW = 2,                                 // pairs up to which a quad's four panels are enough chains
+    DECODE = 3,                              // what decoding weights costs beside one pair's products
+    MOST_FETCHED = 8,                        // pairs whose activations are fetched ahead
     AHEAD = 4096, // bytes of prefetch: one stream, so twice the distance of the dots' (fp9_avx2.c)
     QUAD_STRIP = FP9_QUAD * FP9__STRIP_BYTES,
 };
@@ -25,26 +28,33 @@ enum {
 struct nest {
     const struct fp9_down *d;
     size_t quad_bytes, strips; // of a quad; strips that are whole
-    size_t panel, panels;      // row panels of this pass, in whole quads
-    size_t stored;             // of these the matrix has
+    size_t panel, quads;       // row panels of this pass
+    size_t stored;             // of its row panels the matrix has
     size_t token, tokens;      // tokens of this pass
-    size_t width;              // cells of one slice: tokens * panels
-    __m256 *sums;              // (slices of a chunk, tokens, panels)
-    __m256 *waiting;           // (levels, tokens, panels): left children of the tree
+    size_t chunk;              // most slices at a time, a power of two
+    size_t step;               // cells of a token: its slices' sums of a quad
+    __m256 *sums;              // (quads, tokens, slices of a chunk, panels of a quad)
+    __m256 *waiting;           // (levels, quads, tokens, panels of a quad): left children of the tree
 };
 
-/* Pairs of expert e that belong to this pass's tokens. */
-static size_t first_pair(const struct fp9_down *d, const struct fp9_down_expert *e, size_t token)
+struct range {
+    size_t from, to;
+};
+
+/* The pairs of expert e that belong to this pass's tokens. Counted and not searched for: the branches of a
+ * search would be guessed wrong for every expert. */
+static struct range pairs_of(const struct nest *n, const struct fp9_down_expert *e)
 {
-    size_t low = e->pair, high = low + e->pairs;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (d->token[middle] < token)
-            low = middle + 1;
-        else
-            high = middle;
+    struct range r = {e->pair, (size_t)e->pair + e->pairs};
+    if (n->tokens == n->d->tokens) return r;
+    const uint32_t *token = n->d->token + e->pair, first = (uint32_t)n->token,
+                   end = first + (uint32_t)n->tokens;
+    uint32_t before = 0, beyond = 0;
+    for (uint32_t i = 0; i < e->pairs; i++) {
+        before += token[i] < first;
+        beyond += token[i] >= end;
     }
-    return low;
+    return (struct range){r.from + before, r.to - beyond};
 }
 
 /* What one expert adds to a quad: pairs [from, to), slices [first, first + count). */
@@ -54,9 +64,16 @@ struct share {
     const uint8_t *ahead; // what is read about AHEAD bytes later
     const float *scales;  // of the quad's rows
     size_t column;        // of slice 0 in its scale block
-    size_t first, count, from, to;
-    __m256 *sums; // of slice `first`, the pass's first token, the quad's first panel
+    size_t first, count;
+    size_t from, to; // pairs
+    __m256 *sums;    // of the pass's first token, slice `first`
 };
+
+/* The sums that a pair adds to, from slice `first` on. */
+static inline __m256 *sums_of(const struct share *h, size_t pair)
+{
+    return h->sums + (h->nest->d->token[pair] - h->nest->token) * h->nest->step;
+}
 
 /* ---- few pairs: products straight from the registers the weights are made in ---- */
 
@@ -91,9 +108,9 @@ FP9__INLINE void few_slices(const struct share *h, unsigned pairs, size_t slot, 
                             __m256 *const sums[])
 {
     const struct nest *n = h->nest;
-    const size_t width = n->width, hs_stride = n->d->hs_stride, from = s / FP9__STRIP_TILES * QUAD_STRIP;
+    const size_t from = s / FP9__STRIP_TILES * QUAD_STRIP;
     const uint8_t *strip = h->quad + from, *ahead = h->ahead + from;
-    const float *hs = n->d->hs + s * hs_stride + 8 * h->from;
+    const float *hs = n->d->hs + h->from * n->d->hs_stride + 8 * s, *hs1 = hs + n->d->hs_stride;
     const __m128i shift = _mm_cvtsi32_si128((int)(2 * (s % FP9__STRIP_TILES)));
     size_t at = 0;
     __m256i signs[FP9_QUAD];
@@ -101,7 +118,7 @@ FP9__INLINE void few_slices(const struct share *h, unsigned pairs, size_t slot, 
     for (unsigned p = 0; p < FP9_QUAD; p++) signs[p] = _mm256_sll_epi32(fp9__load(strip + p * slot), shift);
     _mm_prefetch((const char *)(ahead + 4 * FP9_QUAD * FP9__TILE_BYTES), _MM_HINT_T0);
     _mm_prefetch((const char *)(ahead + 4 * FP9_QUAD * FP9__TILE_BYTES + 64), _MM_HINT_T0);
-    for (; s < stop; s++, at += width, hs += hs_stride) {
+    for (; s < stop; s++, at += FP9_QUAD, hs += 8, hs1 += 8) {
         const size_t t = s % FP9__STRIP_TILES;
         const uint8_t *words = strip + FP9__VECTOR + t * FP9__TILE_BYTES;
         __m256 blk[FEW][FP9_QUAD];
@@ -113,7 +130,7 @@ FP9__INLINE void few_slices(const struct share *h, unsigned pairs, size_t slot, 
         }
         FP9__UNROLL
         for (unsigned half = 0; half < 2; half++) {
-            const float *x[FEW] = {hs + 4 * (size_t)half, hs + 8 + 4 * (size_t)half};
+            const float *x[FEW] = {hs + 4 * (size_t)half, hs1 + 4 * (size_t)half};
             half_tile(words + (size_t)FP9__VECTOR * half, slot, signs, x, pairs, blk);
         }
         __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
@@ -130,8 +147,7 @@ FP9__INLINE void share_few(const struct share *h, unsigned pairs)
     const size_t end = h->first + h->count;
     __m256 *sums[FEW];
     FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++)
-        sums[q] = h->sums + (n->d->token[h->from + q] - n->token) * n->panels;
+    for (unsigned q = 0; q < pairs; q++) sums[q] = sums_of(h, h->from + q);
     for (size_t s = h->first, stop; s < end; s = stop) {
         size_t strip = s / FP9__STRIP_TILES, next = FP9__STRIP_TILES * (strip + 1);
         stop = next < end ? next : end;
@@ -140,7 +156,7 @@ FP9__INLINE void share_few(const struct share *h, unsigned pairs)
         else
             few_slices(h, pairs, fp9__strip_bytes(8 * n->d->slices, strip), s, stop, sums);
         FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) sums[q] += (stop - s) * n->width;
+        for (unsigned q = 0; q < pairs; q++) sums[q] += (stop - s) * FP9_QUAD;
     }
 }
 
@@ -157,230 +173,268 @@ static __attribute__((noinline)) void share_2(const struct share *h)
 
 /* ---- more pairs ---- */
 
-/* Neighbouring pairs of one expert and slice. */
-struct batch {
-    const float *w;        // the quad's decoded tiles: (8 inputs, panels)
-    const float *hs;       // of the first pair, 8 floats each
-    const uint32_t *token; // of each pair
-    __m256 *sums;          // of token `first`, `panels` each
-    size_t first, panels;
-    float scale;
-};
-
-static inline __m256 *sums_of(const struct batch *b, uint32_t token)
+/* Pairs [from, from + pairs), all slices of the share. */
+FP9__INLINE void batch(const struct share *h, size_t from, unsigned pairs)
 {
-    return b->sums + (token - b->first) * b->panels;
-}
-
-/* The first `pairs` of a batch. */
-FP9__INLINE void some_pairs(const struct batch *b, unsigned pairs)
-{
-    const float *w = b->w, *hs = b->hs;
-    __m256 blk[PAIRS][FP9_QUAD];
-    FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
-    for (unsigned p = 0; p < FP9_QUAD; p++) blk[q][p] = _mm256_setzero_ps();
-    FP9__UNROLL
-    for (unsigned k = 0; k < 8; k++) {
-        __m256 h[PAIRS];
-        __asm__ volatile("" ::: "memory"); // no load before its turn: all registers are taken
-        FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) h[q] = _mm256_broadcast_ss(hs + 8 * q + k);
-        FP9__UNROLL
-        for (unsigned p = 0; p < FP9_QUAD; p++) {
-            __m256 wk = _mm256_load_ps(w + 8 * (FP9_QUAD * k + p));
-            FP9__UNROLL
-            for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_fmadd_ps(wk, h[q], blk[q][p]);
-        }
-    }
-    __m256 s = _mm256_set1_ps(b->scale);
+    const struct nest *n = h->nest;
+    const float *x[FP9__TOKENS];
+    __m256 *sums[FP9__TOKENS];
     FP9__UNROLL
     for (unsigned q = 0; q < pairs; q++) {
-        __m256 *sum = sums_of(b, b->token[q]);
+        x[q] = n->d->hs + (from + q) * n->d->hs_stride;
+        sums[q] = sums_of(h, from + q);
+    }
+    for (size_t i = 0; i < 2 * h->count; i++) {
+        size_t couple = i & 1, s = h->first + i / 2, strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES;
+        size_t slot = strip < n->strips ? FP9__STRIP_BYTES : fp9__strip_bytes(8 * n->d->slices, strip);
+        size_t at = strip * QUAD_STRIP + 2 * couple * slot;
+        const char *ahead = (const char *)h->ahead + strip * QUAD_STRIP + (2 * t + couple) * QUAD_STRIP / 8;
+        __m256 acc[2][FP9__TOKENS];
         FP9__UNROLL
-        for (unsigned p = 0; p < FP9_QUAD; p++) sum[p] = _mm256_fmadd_ps(s, blk[q][p], sum[p]);
+        for (unsigned k = 0; k < 3; k++) _mm_prefetch(ahead + 64 * (size_t)k, _MM_HINT_T0);
+        FP9__UNROLL
+        for (unsigned p = 0; p < 2; p++) FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) acc[p][q] = _mm256_setzero_ps();
+        fp9__tile_products(h->quad + at, slot, t, x, 8 * s, pairs, acc);
+        __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
+        FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
+        for (unsigned p = 0; p < 2; p++) {
+            __m256 *sum = sums[q] + 2 * i + p;
+            *sum = _mm256_fmadd_ps(scale, acc[p][q], *sum);
+        }
     }
 }
 
-#define PAIRS_FUNCTION(Q)                                                                                    \
-    static __attribute__((noinline)) void pairs_##Q(const struct batch *b)                                   \
+#define BATCH_FUNCTION(Q)                                                                                    \
+    static __attribute__((noinline)) void batch_##Q(const struct share *h, size_t from)                      \
     {                                                                                                        \
-        some_pairs(b, Q);                                                                                    \
+        batch(h, from, Q);                                                                                   \
     }
-PAIRS_FUNCTION(1)
-PAIRS_FUNCTION(2)
-PAIRS_FUNCTION(3)
+BATCH_FUNCTION(3)
+BATCH_FUNCTION(4)
+BATCH_FUNCTION(5)
+BATCH_FUNCTION(6)
 
-/* One slice: pairs in parts of three, the last of two; a single one only where there is no more. */
-static void slice_many(const struct share *h, size_t s, const float *w, __m256 *sums)
-{
-    static void (*const size[PAIRS])(const struct batch *) = {pairs_1, pairs_2, pairs_3};
-    const struct nest *n = h->nest;
-    struct batch b = {.w = w,
-                      .hs = n->d->hs + s * n->d->hs_stride + 8 * h->from,
-                      .token = n->d->token + h->from,
-                      .sums = sums,
-                      .first = n->token,
-                      .panels = n->panels,
-                      .scale = h->scales[(h->column + 8 * s) / FP9_BLOCK]};
-    for (size_t left = h->to - h->from, part; left > 0; left -= part) {
-        part = left == 2 || left == 4 ? 2 : left < PAIRS ? left : PAIRS;
-        size[part - 1](&b);
-        b.hs += 8 * part;
-        b.token += part;
-    }
-}
-
+/* In parts of nearly equal size, 3 at least: 7 is 3 + 4. */
 static void share_many(const struct share *h)
 {
-    const struct nest *n = h->nest;
-    float w[FP9_QUAD * 64] __attribute__((aligned(64)));
-    for (size_t s = h->first; s < h->first + h->count; s++) {
-        size_t strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES, at = strip * QUAD_STRIP;
-        size_t slot = fp9__strip_bytes(8 * n->d->slices, strip);
-        for (unsigned p = 0; p < FP9_QUAD; p++) {
-            const uint8_t *ahead = h->ahead + at + p * slot;
-            _mm_prefetch((const char *)ahead, _MM_HINT_T0);
-            _mm_prefetch((const char *)(ahead + FP9__VECTOR + t * FP9__TILE_BYTES), _MM_HINT_T0);
-            fp9__tile(h->quad + at + p * slot, t, w + FP9_LANES * p, FP9_LANES * FP9_QUAD);
-        }
-        slice_many(h, s, w, h->sums + (s - h->first) * n->width);
+    static void (*const size[])(const struct share *, size_t) = {batch_3, batch_4, batch_5, batch_6};
+    size_t pairs = h->to - h->from, parts = (pairs + FP9__TOKENS - 1) / FP9__TOKENS;
+    for (size_t part = 0; part < parts; part++) {
+        size_t from = pairs * part / parts;
+        size[pairs * (part + 1) / parts - from - 3](h, h->from + from);
     }
 }
 
 /* ---- the nest ---- */
 
-static const uint8_t *quad_of(const struct nest *n, const struct fp9_down_expert *e, size_t p)
+/* Quad q of this pass. */
+static const uint8_t *quad_of(const struct nest *n, const struct fp9_down_expert *e, size_t q)
 {
-    return e->panels + (n->panel + p) / FP9_QUAD * n->quad_bytes;
+    return e->panels + (n->panel / FP9_QUAD + q) * n->quad_bytes;
 }
 
-/* Adds expert e's part to the sums of slices [first, first + count). `next`: the quads read after it. Returns
- * its pairs. */
-static size_t expert_slices(const struct nest *n, const struct fp9_down_expert *e, size_t first, size_t count,
-                            const uint8_t *next)
+/* Activations of the first pairs of an expert, slices [first, first + count): read from the L3 cache when its
+ * turn comes they would stop its first products. */
+static void fetch_pairs(const struct fp9_down *d, struct range r, size_t first, size_t count)
 {
-    struct share h = {.nest = n, .column = e->column, .first = first, .count = count};
-    h.from = n->tokens == n->d->tokens ? e->pair : first_pair(n->d, e, n->token);
-    h.to = n->tokens == n->d->tokens ? (size_t)e->pair + e->pairs : first_pair(n->d, e, n->token + n->tokens);
-    if (h.from == h.to) return 0;
-    size_t pairs = h.to - h.from, end = n->panels / FP9_QUAD, distance = AHEAD / n->quad_bytes + 1;
+    size_t end = r.to - r.from > MOST_FETCHED ? r.from + MOST_FETCHED : r.to;
+    for (size_t q = r.from; q < end; q++)
+        for (size_t i = 0; i < 8 * count; i += 16)
+            _mm_prefetch((const char *)(d->hs + q * d->hs_stride + 8 * first + i), _MM_HINT_T0);
+}
+
+/* Adds the part of expert e and its pairs r to the sums of slices [first, first + count). `next`: the quads
+ * read after it. */
+static void expert_slices(const struct nest *n, const struct fp9_down_expert *e, struct range r, size_t first,
+                          size_t count, const uint8_t *next)
+{
+    struct share h = {
+        .nest = n, .column = e->column, .first = first, .count = count, .from = r.from, .to = r.to};
+    size_t pairs = r.to - r.from, distance = AHEAD / n->quad_bytes + 1;
     void (*share)(const struct share *) = pairs == 1 ? share_1 : pairs == 2 ? share_2 : share_many;
-    for (size_t i = 0; i < end; i++) {
+    for (size_t i = 0; i < n->quads && pairs > 0; i++) {
         size_t row = n->panel + FP9_QUAD * i, later = i + distance;
-        h.quad = quad_of(n, e, FP9_QUAD * i);
-        h.ahead = later < end ? h.quad + distance * n->quad_bytes
-                              : next + (later - end < end ? later - end : 0) * n->quad_bytes;
-        h.sums = n->sums + FP9_QUAD * i;
+        h.quad = quad_of(n, e, i);
+        h.ahead = later < n->quads
+                      ? h.quad + distance * n->quad_bytes
+                      : next + (later - n->quads < n->quads ? later - n->quads : 0) * n->quad_bytes;
+        h.sums = n->sums + i * n->tokens * n->step;
         h.scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
         share(&h);
     }
-    return pairs;
 }
 
-/* Loops over cells: counts and pointers in registers, which the compiler cannot assume of a struct's. */
+static void add(__m256 *sum, const __m256 *left, const __m256 *right)
+{
+    for (size_t p = 0; p < FP9_QUAD; p++) sum[p] = _mm256_add_ps(left[p], right[p]);
+}
+
+/* The complete subtree of the given level over slices whose quads' sums lie side by side. The slices' sums
+ * are put back to zero for the next chunk, while they are in L1. */
+FP9__INLINE void add_slices(__m256 *sum, unsigned level, __m256 node[FP9_QUAD])
+{
+    FP9__UNROLL
+    for (unsigned p = 0; p < FP9_QUAD; p++) {
+        __m256 s[CHUNK];
+        FP9__UNROLL
+        for (unsigned i = 0; i < 1u << level; i++) {
+            s[i] = sum[FP9_QUAD * i + p];
+            sum[FP9_QUAD * i + p] = _mm256_setzero_ps();
+        }
+        FP9__UNROLL
+        for (unsigned n = 1u << level; n > 1; n /= 2) FP9__UNROLL
+        for (unsigned i = 0; i < n / 2; i++) s[i] = _mm256_add_ps(s[2 * i], s[2 * i + 1]);
+        node[p] = s[0];
+    }
+}
+
+/* The same for any level: eight slices at a time, then their nodes. */
+static void add_subtree(__m256 *sum, unsigned level, __m256 node[FP9_QUAD])
+{
+    switch (level) {
+    case 0:
+        add_slices(sum, 0, node);
+        return;
+    case 1:
+        add_slices(sum, 1, node);
+        return;
+    case 2:
+        add_slices(sum, 2, node);
+        return;
+    case 3:
+        add_slices(sum, 3, node);
+        return;
+    default:
+        break;
+    }
+    __m256 right[FP9_QUAD];
+    add_subtree(sum, level - 1, node);
+    add_subtree(sum + ((size_t)FP9_QUAD << (level - 1)), level - 1, right);
+    add(node, node, right);
+}
+
 static void zero(__m256 *to, size_t n)
 {
     for (size_t i = 0; i < n; i++) to[i] = _mm256_setzero_ps();
 }
 
-static void copy(__m256 *to, const __m256 *from, size_t n)
+/* Row i of the cells: (quads, tokens). */
+static void store_subtree(const struct nest *n, size_t subtree, size_t i, const __m256 *sum)
 {
-    for (size_t i = 0; i < n; i++) to[i] = from[i];
+    size_t quad = i / n->tokens, token = n->token + i % n->tokens;
+    float *out =
+        n->d->out + subtree * n->d->out_subtree + token * n->d->out_token + 8 * (n->panel + FP9_QUAD * quad);
+    size_t left = n->stored - FP9_QUAD * quad, panels = left < FP9_QUAD ? left : FP9_QUAD;
+    for (size_t p = 0; p < panels; p++) _mm256_storeu_ps(out + 8 * p, sum[p]);
 }
 
-static void add(__m256 *sum, const __m256 *left, const __m256 *right, size_t n)
+/* All slices of [first, first + count) have all their experts: adds up the nodes that are complete with them
+ * and stores the subtrees among these; the last node waits for its sibling if it has one to come. */
+static void add_nodes(const struct nest *n, struct fp9_down_walk *w, size_t first, size_t count)
 {
-    for (size_t i = 0; i < n; i++) sum[i] = _mm256_add_ps(left[i], right[i]);
-}
-
-static void store_subtree(const struct nest *n, size_t subtree, const __m256 *sum)
-{
-    float *out = n->d->out + subtree * n->d->out_subtree + n->token * n->d->out_token + 8 * n->panel;
-    for (size_t t = 0; t < n->tokens; t++)
-        for (size_t p = 0; p < n->stored; p++)
-            _mm256_storeu_ps(out + t * n->d->out_token + 8 * p, sum[t * n->panels + p]);
-}
-
-/* Slice `index` of its subtree is complete in `sum`: adds up all nodes that are complete with it and leaves
- * the last one where it waits for its sibling. Returns its level; at `top` it is left in `sum`. */
-static unsigned add_nodes(const struct nest *n, size_t index, unsigned top, __m256 *sum)
-{
-    unsigned level = 0;
-    while (index >> level & 1) {
-        const __m256 *left = n->waiting + level * n->width;
-        level++;
-        bool stays = index >> level & 1 || level == top;
-        add(stays ? sum : n->waiting + level * n->width, left, sum, n->width);
+    const struct fp9_down *d = n->d;
+    const size_t cells = n->quads * n->tokens;
+    for (size_t s = 0; s < count;) {
+        unsigned top = fp9_subtree_level(d->first_slice + w->begin, d->slices - w->begin), base = top, up = 0;
+        while ((size_t)1 << base > n->chunk) base--;
+        for (size_t index = (first + s - w->begin) >> base; index & 1; index >>= 1) up++;
+        for (size_t i = 0; i < cells; i++) {
+            __m256 node[FP9_QUAD];
+            add_subtree(n->sums + i * n->step + FP9_QUAD * s, base, node);
+            for (unsigned level = 0; level < up; level++)
+                add(node, n->waiting + FP9_QUAD * (level * cells + i), node);
+            if (base + up == top)
+                store_subtree(n, w->subtree, i, node);
+            else
+                for (size_t p = 0; p < FP9_QUAD; p++) n->waiting[FP9_QUAD * (up * cells + i) + p] = node[p];
+        }
+        s += (size_t)1 << base;
+        if (base + up < top) continue;
+        w->subtree++;
+        w->begin = first + s;
     }
-    if (level == 0 && top > 0) copy(n->waiting, sum, n->width);
-    return level;
+}
+
+/* Quads that are read when expert e is over, some time before they are needed: with one quad a visit is too
+ * short to fetch the very next one. After the last expert come the first ones of the next panels. */
+static const uint8_t *quads_after(const struct nest *n, size_t e)
+{
+    size_t then = e + (n->quads > 1 ? 1 : 2), experts = n->d->experts;
+    return quad_of(n, &n->d->expert[then % experts], then < experts ? 0 : n->quads);
 }
 
 /* Experts from where the walk stands. 0: *work is used up before the last. */
 static int experts(const struct nest *n, size_t count, struct fp9_down_walk *w, size_t *work)
 {
     const struct fp9_down *d = n->d;
-    for (; w->expert < d->experts; w->expert++) {
+    if (w->expert == d->experts) return 1;
+    struct range r = pairs_of(n, &d->expert[w->expert]), next;
+    for (; w->expert < d->experts; w->expert++, r = next) {
         if (*work == 0) return 0;
-        bool more = w->expert + 1 < d->experts;
-        const uint8_t *next = quad_of(n, &d->expert[more ? w->expert + 1 : 0], more ? 0 : n->panels);
-        size_t pairs = expert_slices(n, &d->expert[w->expert], w->slice, count, next);
-        size_t cost = pairs ? (pairs + DECODE) * n->panels * count * FP9_LANES * FP9_LANES : 1;
+        next = pairs_of(n, &d->expert[(w->expert + 1) % d->experts]);
+        fetch_pairs(d, next, w->slice, count);
+        expert_slices(n, &d->expert[w->expert], r, w->slice, count, quads_after(n, w->expert));
+        size_t pairs = r.to - r.from, tiles = n->quads * FP9_QUAD * count;
+        size_t cost = pairs ? (pairs + DECODE) * tiles * FP9_LANES * FP9_LANES : 1;
         *work = *work > cost ? *work - cost : 0;
     }
     return 1;
 }
 
 /* Goes on until *work is used up. 1: the pass is over. */
-static int pass(const struct nest *n, size_t chunk, struct fp9_down_walk *w, size_t *work)
+static int pass(const struct nest *n, struct fp9_down_walk *w, size_t *work)
 {
     const struct fp9_down *d = n->d;
-    unsigned top = fp9_subtree_level(d->first_slice + w->begin, d->slices - w->begin);
-    for (; w->slice < d->slices; w->slice += chunk, w->expert = 0) {
-        size_t first = w->slice, count = d->slices - first < chunk ? d->slices - first : chunk;
-        if (w->expert == 0) zero(n->sums, count * n->width);
+    while (w->slice < d->slices) {
+        size_t left = d->slices - w->slice, count = n->chunk - (d->first_slice + w->slice) % n->chunk;
+        if (count > left) count = left;
+        if (w->expert == 0 && w->slice == 0) zero(n->sums, n->quads * n->tokens * n->step);
         if (!experts(n, count, w, work)) return 0;
-        for (size_t s = first; s < first + count; s++) {
-            __m256 *sum = n->sums + (s - first) * n->width;
-            if (add_nodes(n, s - w->begin, top, sum) < top) continue;
-            store_subtree(n, w->subtree++, sum);
-            w->begin = s + 1;
-            top = fp9_subtree_level(d->first_slice + w->begin, d->slices - w->begin);
-        }
+        add_nodes(n, w, w->slice, count);
+        w->slice += count;
+        w->expert = 0;
     }
     return 1;
 }
 
-/* As many row panels as let the sums of all slices stay in L1, in whole quads. */
-static size_t panels_of_pass(const struct fp9_down *d)
+/* As many quads as let the sums of all slices stay in L1. */
+static size_t quads_of_pass(const struct fp9_down *d)
 {
-    size_t panels = HOT_CELLS / (d->slices * d->tokens) / FP9_QUAD * FP9_QUAD;
-    return panels < FP9_QUAD ? FP9_QUAD : panels > MOST_PANELS ? MOST_PANELS : panels;
+    size_t quads = HOT_CELLS / (d->slices * d->tokens) / FP9_QUAD;
+    return quads < 1 ? 1 : quads > MOST_QUADS ? MOST_QUADS : quads;
+}
+
+/* All slices, or as many as let the sums of a quad stay in L1, but CHUNK of them in any case. */
+static size_t slices_of_chunk(const struct fp9_down *d)
+{
+    size_t chunk = 1;
+    while (chunk < d->slices && (chunk < CHUNK || 2 * chunk * FP9_QUAD * d->tokens <= HOT_CELLS)) chunk *= 2;
+    return chunk;
 }
 
 static int some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *work)
 {
-    size_t levels = 0, panels = panels_of_pass(d);
-    while (d->slices >> levels > 1) levels++; // as many as the largest subtree has waiting nodes
-    size_t most = CELLS / (panels * (levels + 1));
-    size_t parts = (d->tokens + most - 1) / most;
     struct nest n = {.d = d,
                      .quad_bytes = fp9_quad_bytes(8 * d->slices),
                      .strips = d->slices / FP9__STRIP_TILES,
+                     .chunk = slices_of_chunk(d),
                      .waiting = w->cells};
-    for (; w->panel < w->count; w->panel += panels, w->part = 0) {
+    size_t levels = 0, quads = quads_of_pass(d);
+    while (d->slices >> levels > n.chunk) levels++; // as many as the largest subtree has waiting nodes
+    size_t most = CELLS / (FP9_QUAD * quads * (n.chunk + levels)), parts = (d->tokens + most - 1) / most;
+    n.step = FP9_QUAD * n.chunk;
+    for (; w->panel < w->count; w->panel += FP9_QUAD * quads, w->part = 0) {
+        size_t left = w->count - w->panel;
         n.panel = w->first + w->panel;
-        n.stored = w->count - w->panel < panels ? w->count - w->panel : panels;
-        n.panels = (n.stored + FP9_QUAD - 1) / FP9_QUAD * FP9_QUAD;
+        n.stored = left < FP9_QUAD * quads ? left : FP9_QUAD * quads;
+        n.quads = (n.stored + FP9_QUAD - 1) / FP9_QUAD;
         for (; w->part < parts; w->part++) {
             n.token = d->tokens * w->part / parts;
             n.tokens = d->tokens * (w->part + 1) / parts - n.token;
-            n.width = n.panels * n.tokens;
-            n.sums = n.waiting + levels * n.width;
-            size_t chunk = HOT_CELLS / n.width, room = CELLS / n.width - levels;
-            chunk = chunk < 1 ? 1 : chunk > room ? room : chunk;
-            if (!pass(&n, chunk < d->slices ? chunk : d->slices, w, work)) return 0;
+            n.sums = n.waiting + levels * n.quads * n.tokens * FP9_QUAD;
+            if (!pass(&n, w, work)) return 0;
             w->slice = w->expert = w->subtree = w->begin = 0;
         }
     }

@@ -47,6 +47,52 @@ FP9__INLINE void fp9__tile(const uint8_t *strip, size_t t, float *w, size_t step
     }
 }
 
+/* ---- several tokens: weights are made on the way to the products ----
+ *
+ * Two panels x up to six tokens are twelve chains, and the registers that are left make one weight a panel.
+ * Making it again for every six tokens costs four operations on ports that multiply-adds leave idle; storing
+ * decoded weights first would cost a store and two loads each, and its time is not hidden. */
+enum { FP9__TOKENS = 6 };
+
+/* acc += tile t (of the strip) of two panels, `slot` bytes apart, times eight inputs of each token. */
+FP9__INLINE void fp9__tile_products(const uint8_t *strip, size_t slot, size_t t, const float *const x[],
+                                    size_t at, unsigned tokens, __m256 acc[2][FP9__TOKENS])
+{
+    const __m256i mask = _mm256_set1_epi32((int)0x8ff00000);
+    const __m256i rotate = _mm256_setr_epi8(1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12, 1, 2, 3, 0,
+                                            5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12);
+    const uint8_t *words = strip + FP9__VECTOR + t * FP9__TILE_BYTES;
+    __m256i mixed[2][2];
+    FP9__UNROLL
+    for (unsigned p = 0; p < 2; p++) {
+        __m256i s = _mm256_sll_epi32(fp9__load(strip + p * slot), _mm_cvtsi32_si128((int)(2 * t)));
+        mixed[p][0] = _mm256_xor_si256(s, fp9__load(words + p * slot));
+        mixed[p][1] = _mm256_xor_si256(_mm256_add_epi32(s, s), fp9__load(words + p * slot + FP9__VECTOR));
+    }
+    FP9__UNROLL
+    for (unsigned k = 0; k < 8; k++) {
+        /* Nothing is loaded before its turn: all registers are taken. */
+        __asm__ volatile("" : : "r"(mixed) : "memory");
+        __m256 w[2];
+        FP9__UNROLL
+        for (unsigned p = 0; p < 2; p++) {
+            const uint8_t *word = words + p * slot + k / 4 * FP9__VECTOR;
+            __m256i bits = k % 4 < 2 ? fp9__load(word) : mixed[p][k / 4];
+            bits = k % 4 == 1   ? _mm256_slli_epi32(bits, 16)
+                   : k % 4 == 2 ? _mm256_slli_epi32(bits, 8)
+                   : k % 4 == 3 ? _mm256_shuffle_epi8(bits, rotate)
+                                : bits;
+            w[p] = _mm256_castsi256_ps(_mm256_and_si256(bits, mask));
+        }
+        FP9__UNROLL
+        for (unsigned q = 0; q < tokens; q++) {
+            __m256 xk = _mm256_broadcast_ss(x[q] + at + k);
+            FP9__UNROLL
+            for (unsigned p = 0; p < 2; p++) acc[p][q] = _mm256_fmadd_ps(w[p], xk, acc[p][q]);
+        }
+    }
+}
+
 /* |x| < 2^-60 -> +0, compared as integers: a subnormal operand would trap. */
 FP9__INLINE __m256 fp9__tiny_to_zero(__m256 x)
 {

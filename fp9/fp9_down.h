@@ -23,7 +23,7 @@ struct fp9_down {
     size_t scale_stride;
     size_t tokens;
     const uint32_t *token; // (pairs) the token of each pair
-    const float *hs;       // slice s of the run, pair q: 8 floats at + s * hs_stride + 8 q, 32-byte aligned
+    const float *hs;       // pair q, slice s of the run: 8 floats at + q * hs_stride + 8 s, 32-byte aligned
     size_t hs_stride;
     float *out; // subtree i of the run, token t, row r: + i * out_subtree + t * out_token + r
     size_t out_subtree, out_token;

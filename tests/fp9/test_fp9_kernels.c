@@ -204,7 +204,7 @@ static struct down_problem make_down(size_t tokens, size_t first, size_t slices,
     p.hs = aligned_bytes(pairs * inputs * sizeof *p.hs);
     for (size_t i = 0; i < pairs * inputs; i++) p.hs[i] = random_unit(seed) * FP9_X_SCALE;
     p.d.hs = p.hs;
-    p.d.hs_stride = 8 * pairs;
+    p.d.hs_stride = inputs;
     for (size_t s = 0; s < slices; p.subtrees++) s += (size_t)1 << fp9_subtree_level(first + s, slices - s);
     return p;
 }
