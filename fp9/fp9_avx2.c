@@ -165,7 +165,55 @@ static void few_tokens(const struct stream *s, size_t n, size_t inputs, const st
         size[rows->count - 1][(n - i < most ? n - i : most) - 1](s + i, inputs, x, y_stride);
 }
 
-/* ---- several tokens: a block of a panel is decoded once into L1 and used for all of them ---- */
+/* ---- up to FP9__TOKENS tokens: weights are made on the way, block by block ---- */
+
+/* A function of its own per number of tokens, for the registers' sake. */
+FP9__INLINE void direct(const struct stream s[2], size_t inputs, const struct fp9_rows *rows, unsigned tokens,
+                        size_t y_stride)
+{
+    const size_t tiles = fp9__tiles(inputs), slot = (size_t)(s[1].panel - s[0].panel);
+    const float *x[FP9__TOKENS];
+    FP9__UNROLL
+    for (unsigned t = 0; t < tokens; t++) x[t] = row_of(rows, t);
+    for (size_t tile = 0; tile < tiles;) {
+        size_t block = tile / FP9__GROUP_TILES, end = tile + fp9__group_tiles(tiles, tile);
+        __m256 acc[2][FP9__TOKENS];
+        FP9__UNROLL
+        for (unsigned p = 0; p < 2; p++) FP9__UNROLL
+        for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
+        for (; tile < end; tile++) {
+            size_t t = tile % FP9__STRIP_TILES;
+            const uint8_t *strip = s[0].panel + fp9__strip_offset(tile);
+            const char *ahead = (const char *)strip + AHEAD + t * (FP9__STRIP_BYTES / FP9__STRIP_TILES);
+            _mm_prefetch(ahead, _MM_HINT_T0);
+            _mm_prefetch(ahead + slot, _MM_HINT_T0);
+            fp9__tile_products(strip, slot, t, x, FP9_TILE_INPUTS * tile, tokens, acc);
+        }
+        FP9__UNROLL
+        for (unsigned p = 0; p < 2; p++) {
+            __m256 scale = _mm256_broadcast_ss(s[p].scales + block);
+            FP9__UNROLL
+            for (unsigned t = 0; t < tokens; t++) {
+                float *out = s[p].y + t * y_stride;
+                _mm256_storeu_ps(out, _mm256_fmadd_ps(scale, acc[p][t], _mm256_loadu_ps(out)));
+            }
+        }
+    }
+}
+
+static __attribute__((noinline)) void direct_5(const struct stream *s, size_t inputs,
+                                               const struct fp9_rows *rows, size_t y_stride)
+{
+    direct(s, inputs, rows, 5, y_stride);
+}
+
+static __attribute__((noinline)) void direct_6(const struct stream *s, size_t inputs,
+                                               const struct fp9_rows *rows, size_t y_stride)
+{
+    direct(s, inputs, rows, 6, y_stride);
+}
+
+/* ---- more tokens, or a single panel: a block is decoded once into L1 and used for all tokens ---- */
 
 static void decode_group(const uint8_t *group, size_t tiles, float *w)
 {
@@ -261,7 +309,14 @@ static void run_streams(const struct stream *s, size_t n, const struct fp9_matri
         few_tokens(s, n, inputs, x, y_stride);
         return;
     }
-    for (size_t i = 0; i < n; i += 2) many_tokens(s + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);
+    for (size_t i = 0; i < n; i += 2) {
+        if (n - i == 1 || x->count > FP9__TOKENS)
+            many_tokens(s + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);
+        else if (x->count == 5)
+            direct_5(s + i, inputs, x, y_stride);
+        else
+            direct_6(s + i, inputs, x, y_stride);
+    }
 }
 
 static void dot(const struct fp9_matrix *m, size_t first, size_t count, const struct fp9_rows *x, float *y,
