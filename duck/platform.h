@@ -104,6 +104,10 @@ struct nic {
     uint32_t (*send)(void *self, const struct frame *f, uint32_t count);
     uint32_t (*link_mbps)(void *self); // 0: down
     void (*stats)(void *self, struct nic_stats *out);
+    /* Before the machine is switched off: ends all traffic, and lets the device ask for power when a magic
+     * packet for its address arrives. No other call after it. 0, or -1: it does not answer. NULL: a driver
+     * or a device that cannot. */
+    int (*arm_wake)(void *self);
 };
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "duck/nic/e1000e_regs.h"
 #include "duck/nic/nic.h"
+#include "duck/nic/ring.h"
 
 enum { RESET_NS = 100000000, RX_BUFFER = 16384 }; // the sizes are 256 .. 2048, 4096, 8192, 16384
 
@@ -10,13 +11,7 @@ static struct {
     struct nic_device d;
     volatile struct e1000e_rx *rx; // (NIC_RING)
     volatile struct e1000e_tx *tx; // (NIC_RING)
-    uint8_t *rx_buffer, *tx_buffer;
-    uint64_t rx_address;
-    uint32_t rx_next;          // the descriptor that is looked at next
-    uint32_t lent;             // frames the caller holds: the descriptors in front of rx_next
-    uint32_t tx_next, tx_done; // free running; tx_done: sent by the device
-    int skip;                  // inside of a frame that is longer than a buffer
-    struct nic_stats stats;
+    struct ring ring;
 } the;
 
 static uint32_t get(uint32_t reg)
@@ -32,128 +27,108 @@ static void set(uint32_t reg, uint32_t value)
 /* 4.6.1 and 4.6.2: interrupts off, reset, interrupts off again. */
 static int reset(const char **why)
 {
-    uint64_t start = the.d.now(the.d.self);
     set(REG_IMC, UINT32_MAX);
     set(REG_RCTL, 0);
     set(REG_TCTL, 0);
     set(REG_CTRL, get(REG_CTRL) | CTRL_RST);
     *why = "reset does not end";
-    while (get(REG_CTRL) & CTRL_RST)
-        if (the.d.now(the.d.self) - start > RESET_NS) return -1;
+    if (nic_wait_for(&the.d, (struct nic_register){0, REG_CTRL, 4}, CTRL_RST, 0, RESET_NS)) return -1;
     set(REG_IMC, UINT32_MAX);
     get(REG_ICR); // reading clears
     set(REG_CTRL, get(REG_CTRL) | CTRL_SLU);
     return 0;
 }
 
-/* 4.6.5: receive initialization. */
-static int start_receive(const char **why)
+static void arm(uint32_t i)
 {
-    uint64_t ring;
-    the.rx = the.d.memory(the.d.self, NIC_RING * sizeof *the.rx, &ring);
-    the.rx_buffer = the.d.memory(the.d.self, (size_t)NIC_RING * RX_BUFFER, &the.rx_address);
+    the.rx[i].address = ring_rx_address(&the.ring, i);
+    the.rx[i].status = 0;
+}
+
+static void armed(uint32_t tail)
+{
+    set(REG_RDT, tail);
+}
+
+static uint32_t look(uint32_t i, uint32_t *bytes)
+{
+    uint8_t status = the.rx[i].status;
+    if (!(status & RX_STATUS_DD)) return RING_EMPTY;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); // the rest of the descriptor after its DD
+    *bytes = the.rx[i].length;
+    return RING_THERE | (status & RX_STATUS_EOP ? RING_LAST : 0) | (the.rx[i].errors ? RING_BAD : 0);
+}
+
+static void queue(uint32_t i, uint32_t bytes)
+{
+    the.tx[i].address = ring_tx_address(&the.ring, i);
+    the.tx[i].length = (uint16_t)bytes;
+    the.tx[i].status = 0;
+    the.tx[i].command = TX_COMMAND_EOP | TX_COMMAND_IFCS | TX_COMMAND_RS;
+}
+
+static void ring_doorbell(uint32_t tail)
+{
+    set(REG_TDT, tail);
+}
+
+static int is_sent(uint32_t i)
+{
+    return the.tx[i].status & TX_STATUS_DD;
+}
+
+static const struct ring_ops ring_ops = {.arm = arm,
+                                         .armed = armed,
+                                         .look = look,
+                                         .queue = queue,
+                                         .doorbell = ring_doorbell,
+                                         .is_sent = is_sent,
+                                         .rx_bytes = RX_BUFFER,
+                                         .tx_most = NIC_RING - 1}; // head == tail means: none
+
+static void point_ring(uint32_t low, uint64_t address)
+{
+    set(low, (uint32_t)address);
+    set(low + (REG_RDBAH - REG_RDBAL), (uint32_t)(address >> 32));
+    set(low + (REG_RDLEN - REG_RDBAL), NIC_RING * sizeof *the.rx);
+    set(low + (REG_RDH - REG_RDBAL), 0);
+    set(low + (REG_RDT - REG_RDBAL), 0);
+}
+
+/* 4.6.5 and 4.6.6: what is set while receiver and transmitter are off. */
+static int make_rings(const char **why)
+{
+    uint64_t rx, tx;
+    the.rx = the.d.memory(the.d.self, NIC_RING * sizeof *the.rx, &rx);
+    the.tx = the.d.memory(the.d.self, NIC_RING * sizeof *the.tx, &tx);
     *why = "no memory for rings";
-    if (!the.rx || !the.rx_buffer) return -1;
-    for (uint32_t i = 0; i < NIC_RING; i++) the.rx[i].address = the.rx_address + (uint64_t)i * RX_BUFFER;
+    if (!the.rx || !the.tx || ring_make(&the.ring, &ring_ops, &the.d, why)) return -1;
     for (uint32_t i = 0; i < MTA_WORDS; i++) set(REG_MTA + 4 * i, 0);
     set(REG_RXCSUM, 0);
-    set(REG_RDBAL, (uint32_t)ring);
-    set(REG_RDBAH, (uint32_t)(ring >> 32));
-    set(REG_RDLEN, NIC_RING * sizeof *the.rx);
-    set(REG_RDH, 0);
+    point_ring(REG_RDBAL, rx);
+    point_ring(REG_TDBAL, tx);
+    set(REG_TIPG, TIPG_COPPER);
+    return 0;
+}
+
+static void start(void)
+{
+    set(REG_TCTL, TCTL_EN | TCTL_PSP | TCTL_CT | TCTL_COLD_FULL);
     set(REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC | RCTL_LPE | RCTL_16K);
     nic_barrier();
     set(REG_RDT, NIC_RING - 1); // head == tail would mean: none
-    return 0;
-}
-
-/* 4.6.6: transmit initialization. */
-static int start_transmit(const char **why)
-{
-    uint64_t ring, buffers;
-    the.tx = the.d.memory(the.d.self, NIC_RING * sizeof *the.tx, &ring);
-    the.tx_buffer = the.d.memory(the.d.self, (size_t)NIC_RING * NIC_BUFFER, &buffers);
-    *why = "no memory for rings";
-    if (!the.tx || !the.tx_buffer) return -1;
-    for (uint32_t i = 0; i < NIC_RING; i++) the.tx[i].address = buffers + (uint64_t)i * NIC_BUFFER;
-    set(REG_TDBAL, (uint32_t)ring);
-    set(REG_TDBAH, (uint32_t)(ring >> 32));
-    set(REG_TDLEN, NIC_RING * sizeof *the.tx);
-    set(REG_TDH, 0);
-    set(REG_TDT, 0);
-    set(REG_TIPG, TIPG_COPPER);
-    set(REG_TCTL, TCTL_EN | TCTL_PSP | TCTL_CT | TCTL_COLD_FULL);
-    return 0;
-}
-
-/* Gives the descriptors of the last batch back: head may move up to the one before the tail. */
-static void rearm(void)
-{
-    if (!the.lent) return;
-    for (uint32_t i = the.lent; i > 0; i--) {
-        volatile struct e1000e_rx *r = &the.rx[(the.rx_next - i) % NIC_RING];
-        r->address = the.rx_address + (uint64_t)((the.rx_next - i) % NIC_RING) * RX_BUFFER;
-        r->status = 0;
-    }
-    nic_barrier();
-    set(REG_RDT, (the.rx_next - 1) % NIC_RING);
-    the.lent = 0;
-}
-
-/* 1: descriptor i holds a whole frame. */
-static int is_frame(uint32_t i)
-{
-    uint8_t status = the.rx[i].status, errors = the.rx[i].errors;
-    uint16_t length = the.rx[i].length;
-    int inside = the.skip;
-    the.skip = !(status & RX_STATUS_EOP); // the rest of it follows
-    if (!inside && !the.skip && !errors && length >= NIC_FRAME_MIN && length <= NIC_FRAME_MAX) return 1;
-    if (!the.skip) the.stats.errors++; // once per frame
-    return 0;
 }
 
 static uint32_t e1000e_recv(void *self, struct frame *out, uint32_t max)
 {
     (void)self;
-    uint32_t n = 0;
-    rearm();
-    if (max > NIC_BATCH) max = NIC_BATCH;
-    // Frames that are dropped take descriptors too, hence the second bound: never the whole ring at once.
-    while (n < max && the.lent < NIC_RING / 2) {
-        uint32_t i = the.rx_next % NIC_RING;
-        if (!(the.rx[i].status & RX_STATUS_DD)) break;
-        __atomic_thread_fence(__ATOMIC_ACQUIRE); // the rest of the descriptor after its DD
-        if (is_frame(i)) out[n++] = (struct frame){the.rx_buffer + (size_t)i * RX_BUFFER, the.rx[i].length};
-        the.rx_next++;
-        the.lent++;
-    }
-    the.stats.in += n;
-    return n;
+    return ring_recv(&the.ring, out, max);
 }
 
 static uint32_t e1000e_send(void *self, const struct frame *f, uint32_t count)
 {
     (void)self;
-    uint32_t n = 0, before = the.tx_next;
-    while (the.tx_done != the.tx_next && the.tx[the.tx_done % NIC_RING].status & TX_STATUS_DD) // reclaim
-        the.tx_done++;
-    for (; n < count && the.tx_next - the.tx_done < NIC_RING - 1; n++) { // queue
-        volatile struct e1000e_tx *t = &the.tx[the.tx_next % NIC_RING];
-        if (f[n].bytes > NIC_FRAME_MAX) {
-            the.stats.errors++;
-            continue;
-        }
-        memcpy(the.tx_buffer + (size_t)(the.tx_next % NIC_RING) * NIC_BUFFER, f[n].data, f[n].bytes);
-        t->length = (uint16_t)f[n].bytes;
-        t->status = 0;
-        t->command = TX_COMMAND_EOP | TX_COMMAND_IFCS | TX_COMMAND_RS;
-        the.tx_next++;
-        the.stats.out++;
-    }
-    if (the.tx_next == before) return n;
-    nic_barrier();
-    set(REG_TDT, the.tx_next % NIC_RING);
-    return n;
+    return ring_send(&the.ring, f, count);
 }
 
 static uint32_t e1000e_mbps(void *self)
@@ -167,9 +142,9 @@ static uint32_t e1000e_mbps(void *self)
 static void e1000e_stats(void *self, struct nic_stats *out)
 {
     (void)self;
-    the.stats.dropped += get(REG_MPC);
-    the.stats.errors += get(REG_CRCERRS);
-    *out = the.stats;
+    the.ring.stats.dropped += get(REG_MPC);
+    the.ring.stats.errors += get(REG_CRCERRS);
+    *out = the.ring.stats;
 }
 
 /* 4.6: the software initialization sequence. */
@@ -181,7 +156,9 @@ static int e1000e_open(struct nic *out, const struct nic_device *d, const char *
     uint32_t low = get(REG_RAL0), high = get(REG_RAH0); // loaded from the NVM by the reset
     *why = "no MAC address";
     if (!(high & (uint32_t)RAH_AV)) return -1;
-    if (start_receive(why) || start_transmit(why)) return -1;
+    if (make_rings(why)) return -1;
+    the.d.allow_dma(the.d.self);
+    start();
     *out = (struct nic){.mtu = NIC_MTU,
                         .recv = e1000e_recv,
                         .send = e1000e_send,

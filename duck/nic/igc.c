@@ -3,6 +3,7 @@
 
 #include "duck/nic/igc_regs.h"
 #include "duck/nic/nic.h"
+#include "duck/nic/ring.h"
 
 enum {
     FCS_BYTES = 4,
@@ -13,15 +14,9 @@ enum {
 
 static struct {
     struct nic_device d;
-    volatile struct igc_rx *rx;     // (NIC_RING)
-    volatile struct igc_tx *tx;     // (NIC_RING)
-    uint8_t *rx_buffer, *tx_buffer; // (NIC_RING, NIC_BUFFER)
-    uint64_t rx_address, tx_address;
-    uint32_t rx_next;          // the descriptor that is looked at next; free running
-    uint32_t lent;             // frames the caller holds: the descriptors in front of rx_next
-    uint32_t tx_next, tx_done; // free running; tx_done: sent by the device
-    int skip;                  // inside of a frame that is longer than a buffer
-    struct nic_stats stats;
+    volatile struct igc_rx *rx; // (NIC_RING)
+    volatile struct igc_tx *tx; // (NIC_RING)
+    struct ring ring;
 } the;
 
 static uint32_t get(uint32_t reg)
@@ -39,38 +34,37 @@ static void change(uint32_t reg, uint32_t clear, uint32_t bits)
     set(reg, (get(reg) & ~clear) | bits);
 }
 
-/* Until the masked register has the value. 0, or -1 when that takes too long. */
 static int wait_for(uint32_t reg, uint32_t mask, uint32_t value, uint64_t ns)
 {
-    uint64_t start = the.d.now(the.d.self);
-    for (;;) {
-        int late = the.d.now(the.d.self) - start > ns; // before the look: whoever was held up looks once more
-        if ((get(reg) & mask) == value) return 0;
-        if (late) return -1;
-    }
+    return nic_wait_for(&the.d, (struct nic_register){IGC_BAR, reg, 4}, mask, value, ns);
 }
 
 static void rest(uint64_t ns)
 {
-    uint64_t start = the.d.now(the.d.self);
-    while (the.d.now(the.d.self) - start < ns) {
-    }
+    nic_rest(&the.d, ns);
 }
 
-/* ---- reset ---- */
-
-/* A boot loader may have left everything running: DMA is stopped before the reset (I210, 5.2.3.3), and the
- * device is left in peace for a while after it. igc_reset_hw_i225. */
-static int reset(const char **why)
+/* Nobody's frames go in or out any more, and no DMA is going on (I210, 5.2.3.3); if it does not end, a reset
+ * ends it. */
+static void stop(void)
 {
-    enum { QUIET_NS = 10 * MILLISECOND, SILENCE_NS = 2 * MILLISECOND };
     change(REG_CTRL, 0, CTRL_MASTER_DISABLE);
-    wait_for(REG_STATUS, STATUS_MASTER_ENABLE, 0, MAY_NS); // if not, the reset ends it
+    wait_for(REG_STATUS, STATUS_MASTER_ENABLE, 0, MAY_NS);
     set(REG_IMC, UINT32_MAX);
     set(REG_EIMC, UINT32_MAX);
     set(REG_RCTL, 0);
     set(REG_TCTL, TCTL_PSP);
     get(REG_STATUS); // commits what was written
+}
+
+/* ---- reset ---- */
+
+/* A boot loader may have left everything running: DMA is stopped before the reset, and the device is left in
+ * peace for a while after it. igc_reset_hw_base. */
+static int reset(const char **why)
+{
+    enum { QUIET_NS = 10 * MILLISECOND, SILENCE_NS = 2 * MILLISECOND };
+    stop();
     rest(QUIET_NS);
     change(REG_CTRL, 0, CTRL_DEV_RST);
     rest(SILENCE_NS);
@@ -164,11 +158,22 @@ static int point_to(uint32_t device, uint32_t reg)
                : 0;
 }
 
+/* A line that sleeps between frames (energy-efficient Ethernet) costs latency. igc_set_eee_i225. Returns: it
+ * was offered so far. */
+static int end_sleep_of_line(void)
+{
+    int offered = (get(REG_IPCNFG) & IPCNFG_EEE) != 0;
+    change(REG_IPCNFG, IPCNFG_EEE, 0);
+    change(REG_EEER, EEER_LPI, 0);
+    return offered;
+}
+
 /* Wakes the PHY and lets it offer 2.5 Gb/s. A link that is as it should be is left alone: negotiating again
  * takes seconds. igc_power_up_phy_copper, igc_phy_setup_autoneg, igc_copper_link_autoneg. */
 static int set_up_phy(void)
 {
     uint32_t control, advertised;
+    int eee = end_sleep_of_line();
     if (phy_get(PHY_BMCR, &control)) return -1;
     int asleep = control & BMCR_POWER_DOWN || !(control & BMCR_NEGOTIATE);
     if (asleep && phy_set(PHY_BMCR, BMCR_NEGOTIATE)) return -1;
@@ -176,7 +181,7 @@ static int set_up_phy(void)
     int offered = (advertised & ADVERTISE_2500) != 0;
     if (!offered && phy_set(PHY_MMD_DATA, advertised | ADVERTISE_2500)) return -1;
     if (phy_set(PHY_MMD_CONTROL, 0)) return -1;
-    return asleep || !offered ? phy_set(PHY_BMCR, BMCR_NEGOTIATE | BMCR_RESTART) : 0;
+    return asleep || eee || !offered ? phy_set(PHY_BMCR, BMCR_NEGOTIATE | BMCR_RESTART) : 0;
 }
 
 static int start_phy(const char **why)
@@ -192,6 +197,61 @@ static int start_phy(const char **why)
 
 /* ---- rings ---- */
 
+/* A descriptor as software writes it; nothing of what the device wrote back remains. */
+static void arm(uint32_t i)
+{
+    the.rx[i].address = ring_rx_address(&the.ring, i);
+    the.rx[i].status = 0;
+    the.rx[i].length = the.rx[i].vlan = 0;
+}
+
+static void armed(uint32_t tail)
+{
+    set(REG_RDT, tail);
+}
+
+static uint32_t look(uint32_t i, uint32_t *bytes)
+{
+    uint32_t status = the.rx[i].status;
+    if (!(status & RX_DD)) return RING_EMPTY;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); // the rest of the descriptor after its DD
+    *bytes = the.rx[i].length;
+    return RING_THERE | (status & RX_EOP ? RING_LAST : 0) | (status & (uint32_t)RX_ERROR ? RING_BAD : 0);
+}
+
+static void queue(uint32_t i, uint32_t bytes)
+{
+    the.tx[i].address = ring_tx_address(&the.ring, i);
+    the.tx[i].command = TX_DATA | TX_ADVANCED | TX_EOP | TX_IFCS | TX_RS | bytes;
+    the.tx[i].status = bytes << TX_PAYLOAD_SHIFT;
+}
+
+static void ring_doorbell(uint32_t tail)
+{
+    set(REG_TDT, tail);
+}
+
+static int is_sent(uint32_t i)
+{
+    return (the.tx[i].status & TX_DD) != 0;
+}
+
+static const struct ring_ops ring_ops = {.arm = arm,
+                                         .armed = armed,
+                                         .look = look,
+                                         .queue = queue,
+                                         .doorbell = ring_doorbell,
+                                         .is_sent = is_sent,
+                                         .rx_bytes = NIC_BUFFER,
+                                         .tx_least = TX_FRAME_MIN,
+                                         .tx_most = NIC_RING - 1}; // head == tail means: none
+
+static void end_queues(void)
+{
+    set(REG_RXDCTL, 0);
+    set(REG_TXDCTL, 0);
+}
+
 static void point_ring(uint32_t low, uint64_t address)
 {
     set(low, (uint32_t)address);
@@ -201,138 +261,61 @@ static void point_ring(uint32_t low, uint64_t address)
     set(low + (REG_RDT - REG_RDBAL), 0);
 }
 
+/* I210, 4.5.9 and 4.5.10: what is set while the queues are off. */
+static int make_rings(const char **why)
+{
+    uint64_t rx, tx;
+    the.rx = the.d.memory(the.d.self, NIC_RING * sizeof *the.rx, &rx);
+    the.tx = the.d.memory(the.d.self, NIC_RING * sizeof *the.tx, &tx);
+    *why = "no memory for rings";
+    if (!the.rx || !the.tx || ring_make(&the.ring, &ring_ops, &the.d, why)) return -1;
+    for (uint32_t i = 0; i < MTA_WORDS; i++) set(REG_MTA + 4 * i, 0);
+    set(REG_MRQC, 0);
+    set(REG_RXCSUM, 0);
+    end_queues(); // a boot loader's
+    point_ring(REG_RDBAL, rx);
+    point_ring(REG_TDBAL, tx);
+    set(REG_SRRCTL, NIC_BUFFER / 1024 * SRRCTL_KILOBYTES | SRRCTL_ONE_BUFFER | (uint32_t)SRRCTL_DROP);
+    return 0;
+}
+
 static int enable_queue(uint32_t reg)
 {
     set(reg, QUEUE_THRESHOLDS | QUEUE_ENABLE);
     return wait_for(reg, QUEUE_ENABLE, QUEUE_ENABLE, MUST_NS);
 }
 
-/* A descriptor as software writes it; nothing of what the device wrote back remains. */
-static void arm(uint32_t i)
+/* I210, 4.5.9 and 4.5.10: the queues are enabled, then receiver and transmitter, then the tail is moved. */
+static int start(const char **why)
 {
-    the.rx[i].address = the.rx_address + (uint64_t)i * NIC_BUFFER;
-    the.rx[i].status = 0;
-    the.rx[i].length = the.rx[i].vlan = 0;
-}
-
-/* I210, 4.5.9: the queue is enabled, then the tail is moved; the receiver comes last (start). */
-static int make_receive_ring(const char **why)
-{
-    uint64_t ring;
-    the.rx = the.d.memory(the.d.self, NIC_RING * sizeof *the.rx, &ring);
-    the.rx_buffer = the.d.memory(the.d.self, (size_t)NIC_RING * NIC_BUFFER, &the.rx_address);
-    *why = "no memory for rings";
-    if (!the.rx || !the.rx_buffer) return -1;
-    for (uint32_t i = 0; i < NIC_RING; i++) arm(i);
-    for (uint32_t i = 0; i < MTA_WORDS; i++) set(REG_MTA + 4 * i, 0);
-    set(REG_MRQC, 0);
-    set(REG_RXCSUM, 0);
-    set(REG_RXDCTL, 0);
-    point_ring(REG_RDBAL, ring);
-    set(REG_SRRCTL, NIC_BUFFER / 1024 * SRRCTL_KILOBYTES | SRRCTL_ONE_BUFFER | (uint32_t)SRRCTL_DROP);
     *why = "the receive queue does not start";
-    return enable_queue(REG_RXDCTL);
-}
-
-/* I210, 4.5.10. */
-static int make_transmit_ring(const char **why)
-{
-    uint64_t ring;
-    the.tx = the.d.memory(the.d.self, NIC_RING * sizeof *the.tx, &ring);
-    the.tx_buffer = the.d.memory(the.d.self, (size_t)NIC_RING * NIC_BUFFER, &the.tx_address);
-    *why = "no memory for rings";
-    if (!the.tx || !the.tx_buffer) return -1;
-    set(REG_TXDCTL, 0);
-    point_ring(REG_TDBAL, ring);
+    if (enable_queue(REG_RXDCTL)) return -1;
     *why = "the transmit queue does not start";
-    return enable_queue(REG_TXDCTL);
-}
-
-static void start(void)
-{
+    if (enable_queue(REG_TXDCTL)) return -1;
     change(REG_DMACR, (uint32_t)DMACR_EN, 0); // waits for more frames: latency
-    change(REG_EEER, EEER_LPI, 0);            // lets the line sleep: latency
     set(REG_WUC, 0);
+    set(REG_WUFC, 0);
     change(REG_CTRL_EXT, 0, CTRL_EXT_DRIVER_LOADED);
     set(REG_TCTL, TCTL_EN | TCTL_PSP | TCTL_CT | TCTL_RTLC);
     set(REG_RLPML, NIC_FRAME_MAX + FCS_BYTES); // longer frames stay outside
     set(REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC | RCTL_LPE);
     nic_barrier();
     set(REG_RDT, NIC_RING - 1); // head == tail would mean: none
-}
-
-/* ---- frames ---- */
-
-/* Gives the descriptors of the last batch back: head may move up to the one before the tail. */
-static void rearm(void)
-{
-    if (!the.lent) return;
-    for (; the.lent > 0; the.lent--) arm((the.rx_next - the.lent) % NIC_RING);
-    nic_barrier();
-    set(REG_RDT, (the.rx_next - 1) % NIC_RING);
-}
-
-/* 1: descriptor i holds a whole frame. */
-static int is_frame(uint32_t i)
-{
-    uint32_t status = the.rx[i].status, length = the.rx[i].length;
-    int inside = the.skip;
-    the.skip = !(status & RX_EOP); // the rest of it follows
-    if (!inside && !the.skip && !(status & (uint32_t)RX_ERROR) && length >= NIC_FRAME_MIN &&
-        length <= NIC_FRAME_MAX)
-        return 1;
-    if (!the.skip) the.stats.errors++; // once per frame
     return 0;
 }
+
+/* ---- struct nic ---- */
 
 static uint32_t igc_recv(void *self, struct frame *out, uint32_t max)
 {
     (void)self;
-    uint32_t n = 0;
-    rearm();
-    if (max > NIC_BATCH) max = NIC_BATCH;
-    // Frames that are dropped take descriptors too, hence the second bound: never the whole ring at once.
-    while (n < max && the.lent < NIC_RING / 2) {
-        uint32_t i = the.rx_next % NIC_RING;
-        if (!(the.rx[i].status & RX_DD)) break;
-        __atomic_thread_fence(__ATOMIC_ACQUIRE); // the rest of the descriptor after its DD
-        if (is_frame(i)) out[n++] = (struct frame){the.rx_buffer + (size_t)i * NIC_BUFFER, the.rx[i].length};
-        the.rx_next++;
-        the.lent++;
-    }
-    the.stats.in += n;
-    return n;
-}
-
-static void queue(const struct frame *f)
-{
-    uint32_t i = the.tx_next % NIC_RING, bytes = f->bytes < TX_FRAME_MIN ? TX_FRAME_MIN : f->bytes;
-    uint8_t *buffer = the.tx_buffer + (size_t)i * NIC_BUFFER;
-    memcpy(buffer, f->data, f->bytes);
-    memset(buffer + f->bytes, 0, bytes - f->bytes);
-    the.tx[i].address = the.tx_address + (uint64_t)i * NIC_BUFFER;
-    the.tx[i].command = TX_DATA | TX_ADVANCED | TX_EOP | TX_IFCS | TX_RS | bytes;
-    the.tx[i].status = bytes << TX_PAYLOAD_SHIFT;
-    the.tx_next++;
-    the.stats.out++;
+    return ring_recv(&the.ring, out, max);
 }
 
 static uint32_t igc_send(void *self, const struct frame *f, uint32_t count)
 {
     (void)self;
-    uint32_t n = 0, before = the.tx_next;
-    while (the.tx_done != the.tx_next && the.tx[the.tx_done % NIC_RING].status & TX_DD) // reclaim
-        the.tx_done++;
-    for (; n < count && (the.tx_next - the.tx_done < NIC_RING - 1 || f[n].bytes > NIC_FRAME_MAX); n++) {
-        if (f[n].bytes > NIC_FRAME_MAX)
-            the.stats.errors++;
-        else
-            queue(&f[n]);
-    }
-    if (the.tx_next == before) return n;
-    nic_barrier();
-    set(REG_TDT, the.tx_next % NIC_RING);
-    return n;
+    return ring_send(&the.ring, f, count);
 }
 
 /* igc_get_speed_and_duplex_copper_generic. */
@@ -348,14 +331,31 @@ static uint32_t igc_mbps(void *self)
 static void igc_stats(void *self, struct nic_stats *out)
 {
     (void)self;
-    the.stats.dropped += get(REG_MPC);
-    the.stats.dropped += get(REG_RQDPC);
-    the.stats.errors += get(REG_CRCERRS);
-    the.stats.errors += get(REG_RUC);
-    the.stats.errors += get(REG_RFC);
-    the.stats.errors += get(REG_ROC);
-    the.stats.errors += get(REG_RJC);
-    *out = the.stats;
+    struct nic_stats *s = &the.ring.stats;
+    s->dropped += get(REG_MPC);
+    s->dropped += get(REG_RQDPC);
+    s->errors += get(REG_CRCERRS);
+    s->errors += get(REG_RUC);
+    s->errors += get(REG_RFC);
+    s->errors += get(REG_ROC);
+    s->errors += get(REG_RJC);
+    *out = *s;
+}
+
+/* __igc_shutdown; I210, 5.6.2: what the receiver accepts passes through the filters of WUFC. The link keeps
+ * its speed. */
+static int igc_arm_wake(void *self)
+{
+    (void)self;
+    stop(); // no more DMA
+    end_queues();
+    change(REG_CTRL, 0, CTRL_WAKE_FROM_D3COLD);
+    set(REG_WUS, UINT32_MAX); // written ones are cleared
+    set(REG_WUFC, WUFC_MAGIC);
+    set(REG_WUC, WUC_PME_ENABLE);
+    set(REG_RCTL, RCTL_EN | RCTL_BAM);
+    change(REG_CTRL_EXT, CTRL_EXT_DRIVER_LOADED, 0); // igc_release_hw_control
+    return get(REG_WUFC) == WUFC_MAGIC ? 0 : -1;
 }
 
 /* I210, 4.5: the software initialization sequence. */
@@ -364,17 +364,22 @@ static int igc_open(struct nic *out, const struct nic_device *d, const char **wh
     struct nic_stats none;
     memset(&the, 0, sizeof the);
     the.d = *d;
-    *out = (struct nic){
-        .mtu = NIC_MTU, .recv = igc_recv, .send = igc_send, .link_mbps = igc_mbps, .stats = igc_stats};
+    *out = (struct nic){.mtu = NIC_MTU,
+                        .recv = igc_recv,
+                        .send = igc_send,
+                        .link_mbps = igc_mbps,
+                        .stats = igc_stats,
+                        .arm_wake = igc_arm_wake};
     if (reset(why)) return -1;
     uint32_t low = get(REG_RAL0), high = get(REG_RAH0);
     for (uint32_t i = 0; i < 6; i++) out->mac[i] = (uint8_t)(i < 4 ? low >> 8 * i : high >> 8 * (i - 4));
     *why = "no MAC address";
     if (!(high & (uint32_t)RAH_AV) || low == UINT32_MAX || out->mac[0] & 1) return -1;
-    if (start_phy(why) || make_receive_ring(why) || make_transmit_ring(why)) return -1;
-    start();
+    if (start_phy(why) || make_rings(why)) return -1;
+    the.d.allow_dma(the.d.self);
+    if (start(why)) return -1;
     igc_stats(NULL, &none); // what was counted before is not ours
-    the.stats = (struct nic_stats){0};
+    the.ring.stats = (struct nic_stats){0};
     return 0;
 }
 

@@ -34,6 +34,7 @@ enum {
     CTRL_SET_LINK_UP = 1 << 6,
     CTRL_FORCE_SPEED = 1 << 11,
     CTRL_FORCE_DUPLEX = 1 << 12,
+    CTRL_WAKE_FROM_D3COLD = 1 << 20, // IGC_CTRL_ADVD3WUC
     CTRL_DEV_RST = 1 << 29,
     REG_STATUS = 0x0008,
     STATUS_LU = 1 << 1,
@@ -64,8 +65,10 @@ enum {
     TCTL_RTLC = 1 << 24,        // sends again after a late collision
     REG_PHPM = 0x0e14,          // power management of the PHY
     PHPM_GO_LINK_DOWN = 1 << 5, // igc_setup_copper_link_i225
-    REG_EEER = 0x0e30,          // energy-efficient Ethernet
+    REG_EEER = 0x0e30,          // energy-efficient Ethernet: the MAC's part
     EEER_LPI = 7 << 16,
+    REG_IPCNFG = 0x0e38, // what the PHY offers
+    IPCNFG_EEE = 7 << 2, // 100, 1000, 2500 Mb/s
     REG_ICR = 0x1500,
     REG_IMC = 0x150c,
     REG_EIMC = 0x1528,
@@ -79,7 +82,11 @@ enum {
     REG_RAH0 = 0x5404,
     RAH_AV = INT32_MIN, // bit 31: valid
     REG_WUC = 0x5800,   // wake-up
-    REG_MRQC = 0x5818,  // several receive queues
+    WUC_PME_ENABLE = 1 << 1,
+    REG_WUFC = 0x5808, // by which frames
+    WUFC_MAGIC = 1 << 1,
+    REG_WUS = 0x5810,  // by which frames so far
+    REG_MRQC = 0x5818, // several receive queues
     REG_SWSM = 0x5b50,
     SWSM_SMBI = 1,    // among drivers: set by reading; 0 read: ours
     SWSM_SWESMBI = 2, // against the firmware: stays set when it was free

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "duck/nic/nic.h"
+#include "duck/nic/ring.h"
 #include "duck/nic/rtl8125_regs.h"
 
 enum {
@@ -19,16 +20,12 @@ static struct {
     volatile struct rtl8125_descriptor *rx; // (NIC_RING)
     volatile struct rtl8125_descriptor *tx; // (NIC_RING)
     volatile struct rtl8125_tally *tally;   // where the device dumps its counters
-    uint8_t *rx_buffer, *tx_buffer;         // (NIC_RING, NIC_BUFFER)
-    uint64_t rx_ring, tx_ring, rx_address, tx_address, tally_address;
-    uint32_t rx_next;          // the descriptor that is looked at next; free running
-    uint32_t lent;             // frames the caller holds: the descriptors in front of rx_next
-    uint32_t tx_next, tx_done; // free running; tx_done: sent by the device
-    uint64_t rung_ns;          // when the doorbell was rung last
-    uint64_t dumps;            // of counters that were asked for
-    uint16_t missed;           // as of the last dump
-    uint32_t bad;              // as of the last dump
-    struct nic_stats stats;
+    uint64_t rx_ring, tx_ring, tally_address;
+    struct ring ring;
+    uint64_t rung_ns; // when the doorbell was rung last
+    uint64_t dumps;   // of counters that were asked for
+    uint16_t missed;  // as of the last dump
+    uint32_t bad;     // as of the last dump
 } the;
 
 static uint32_t get(uint32_t reg, uint32_t bytes)
@@ -51,22 +48,14 @@ static void set_bits(uint32_t reg, uint32_t bytes, uint32_t bits)
     set(reg, bytes, get(reg, bytes) | bits);
 }
 
-/* Until the masked register has the value. 0, or -1 when that takes longer than ns. */
 static int wait_for(uint32_t reg, uint32_t bytes, uint32_t mask, uint32_t value, uint64_t ns)
 {
-    uint64_t start = the.d.now(the.d.self);
-    for (;;) {
-        int late = the.d.now(the.d.self) - start > ns; // before the look: whoever was held up looks once more
-        if ((get(reg, bytes) & mask) == value) return 0;
-        if (late) return -1;
-    }
+    return nic_wait_for(&the.d, (struct nic_register){RTL_BAR, reg, bytes}, mask, value, ns);
 }
 
 static void rest(uint64_t ns)
 {
-    uint64_t start = the.d.now(the.d.self);
-    while (the.d.now(the.d.self) - start < ns) {
-    }
+    nic_rest(&the.d, ns);
 }
 
 /* ---- registers behind windows ---- */
@@ -99,6 +88,12 @@ static int phy_set(uint32_t reg, uint32_t value)
 {
     set(REG_PHY_OCP, 4, (uint32_t)OCP_FLAG | reg << OCP_SHIFT | value);
     return wait_for(REG_PHY_OCP, 4, (uint32_t)OCP_FLAG, 0, MUST_NS);
+}
+
+static int phy_change(uint32_t reg, uint32_t clear, uint32_t bits)
+{
+    uint16_t value;
+    return phy_get(reg, &value) || phy_set(reg, (value & ~clear) | bits) ? -1 : 0;
 }
 
 /* ---- start ---- */
@@ -159,6 +154,32 @@ static int set_address(uint8_t mac[6], const char **why)
     return 0;
 }
 
+/* A line that sleeps between frames (energy-efficient Ethernet) costs latency: neither MAC nor PHY does it,
+ * and the PHY offers it to nobody. rge_phy_config. *offered: it did so far. */
+static int end_sleep_of_line(int *offered)
+{
+    static const struct {
+        uint16_t reg, clear;
+    } change[] = {{PHY_EEE_OFFER, EEE_OFFER_100 | EEE_OFFER_1000},
+                  {PHY_EEE_OFFER_2500, EEE_OFFER_2500},
+                  {0xa6d8, 0x0010},
+                  {0xa428, 0x0080},
+                  {0xa4a2, 0x0200},
+                  {0xa442, 0x3000},
+                  {0xa430, 0x8000}};
+    uint16_t eee, eee_2500;
+    if (phy_get(PHY_EEE_OFFER, &eee) || phy_get(PHY_EEE_OFFER_2500, &eee_2500)) return -1;
+    *offered = eee & (EEE_OFFER_100 | EEE_OFFER_1000) || eee_2500 & EEE_OFFER_2500;
+    mac_change(MAC_EEE, MAC_EEE_BITS, 0);
+    mac_change(0xe052, 0x0001, 0);
+    if (the.revision == REVISION_A) mac_change(0xeb62, 0x0006, 0);
+    int a = the.revision == REVISION_A;
+    if (phy_change(0xa432, a ? 0x0010 : 0, a ? 0 : 0x0010)) return -1;
+    for (uint32_t i = 0; i < sizeof change / sizeof *change; i++)
+        if (phy_change(change[i].reg, change[i].clear, 0)) return -1;
+    return 0;
+}
+
 /* Wakes the PHY and lets it offer 2.5 Gb/s. A link that is as it should be is left alone: negotiating again
  * takes seconds. rge_set_phy_power, rge_ifmedia_upd. */
 static int start_phy(const char **why)
@@ -166,6 +187,7 @@ static int start_phy(const char **why)
     enum { WAKE_NS = 100 * MILLISECOND };
     uint16_t control, advertised, state;
     uint64_t start = the.d.now(the.d.self);
+    int eee;
     *why = "the PHY does not answer";
     set_bits(REG_PM, 1, PM_PLL_ALWAYS);
     if (phy_get(PHY_BMCR, &control)) return -1;
@@ -174,8 +196,8 @@ static int start_phy(const char **why)
     do { // rge goes on when it is in another state
         if (phy_get(PHY_STATE, &state)) return -1;
     } while ((state & PHY_STATE_MASK) != PHY_STATE_RUNS && the.d.now(the.d.self) - start < WAKE_NS);
-    if (phy_get(PHY_ADVERTISE, &advertised)) return -1;
-    if (!asleep && advertised & ADVERTISE_2500) return 0;
+    if (end_sleep_of_line(&eee) || phy_get(PHY_ADVERTISE, &advertised)) return -1;
+    if (!asleep && !eee && advertised & ADVERTISE_2500) return 0;
     if (phy_set(PHY_ADVERTISE, advertised | ADVERTISE_2500)) return -1;
     return phy_set(PHY_BMCR, BMCR_NEGOTIATE | BMCR_RESTART);
 }
@@ -208,6 +230,11 @@ static void configure_mac(void)
     mac_change(0xc0ac, 0, 0x1f80); // what ends PCIe link state L1
 }
 
+static void open_gate(void)
+{
+    clear_bits(REG_MISC, 4, MISC_RX_GATE);
+}
+
 /* r8169 rtl_hw_start and rtl_hw_start_8125. Power saving of the PCIe link stays off: its latency is ours. */
 static void configure(void)
 {
@@ -225,7 +252,7 @@ static void configure(void)
     set(REG_QUEUES, 2, 0);
     clear_bits(REG_CONFIG1, 1, CONFIG1_SPEED_DOWN);
     configure_mac();
-    clear_bits(REG_MISC, 4, MISC_RX_GATE);
+    open_gate();
     set(REG_RX_MAX, 2, RX_MAX_START);
     set(REG_TX_HIGH, 4, (uint32_t)(the.tx_ring >> 32));
     set(REG_TX_LOW, 4, (uint32_t)the.tx_ring);
@@ -234,27 +261,64 @@ static void configure(void)
     set(REG_CONFIG_LOCK, 1, CONFIG_LOCKED);
 }
 
-/* Gives descriptor i to the device with its buffer; nothing of the last frame remains in it. */
+/* ---- descriptors: struct ring_ops ---- */
+
 static void arm(uint32_t i)
 {
     the.rx[i].vlan = 0;
-    the.rx[i].address = the.rx_address + (uint64_t)i * NIC_BUFFER;
+    the.rx[i].address = ring_rx_address(&the.ring, i);
     __atomic_thread_fence(__ATOMIC_RELEASE); // the rest of the descriptor before its owner
     the.rx[i].status = (uint32_t)DESCRIPTOR_OWN | (i + 1 == NIC_RING ? DESCRIPTOR_END : 0) | NIC_BUFFER;
 }
+
+/* A frame that is longer than a buffer is spread over descriptors, and the last one has its length. */
+static uint32_t look(uint32_t i, uint32_t *bytes)
+{
+    uint32_t status = the.rx[i].status;
+    if (status & (uint32_t)DESCRIPTOR_OWN) return RING_EMPTY;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); // the frame after its owner
+    *bytes = (status & RX_LENGTH) - FCS_BYTES;
+    return RING_THERE | (status & DESCRIPTOR_LAST ? RING_LAST : 0) | (status & RX_ERROR ? RING_BAD : 0);
+}
+
+static void queue(uint32_t i, uint32_t bytes)
+{
+    the.tx[i].address = ring_tx_address(&the.ring, i);
+    the.tx[i].vlan = 0;
+    __atomic_thread_fence(__ATOMIC_RELEASE); // frame and descriptor before its owner
+    the.tx[i].status = (uint32_t)DESCRIPTOR_OWN | (i + 1 == NIC_RING ? DESCRIPTOR_END : 0) |
+                       DESCRIPTOR_FIRST | DESCRIPTOR_LAST | bytes;
+}
+
+static void ring_doorbell(uint32_t tail)
+{
+    (void)tail; // the device looks at the descriptors
+    set(REG_TX_POLL, 2, TX_POLL_NOW);
+    the.rung_ns = the.d.now(the.d.self);
+}
+
+static int is_sent(uint32_t i)
+{
+    return !(the.tx[i].status & (uint32_t)DESCRIPTOR_OWN);
+}
+
+static const struct ring_ops ring_ops = {.arm = arm,
+                                         .look = look,
+                                         .queue = queue,
+                                         .doorbell = ring_doorbell,
+                                         .is_sent = is_sent,
+                                         .rx_bytes = NIC_BUFFER,
+                                         .tx_least = TX_FRAME_MIN,
+                                         .tx_most = NIC_RING};
 
 static int make_rings(const char **why)
 {
     the.rx = the.d.memory(the.d.self, NIC_RING * sizeof *the.rx, &the.rx_ring);
     the.tx = the.d.memory(the.d.self, NIC_RING * sizeof *the.tx, &the.tx_ring);
-    the.rx_buffer = the.d.memory(the.d.self, (size_t)NIC_RING * NIC_BUFFER, &the.rx_address);
-    the.tx_buffer = the.d.memory(the.d.self, (size_t)NIC_RING * NIC_BUFFER, &the.tx_address);
     the.tally = the.d.memory(the.d.self, sizeof *the.tally, &the.tally_address);
     *why = "no memory for rings";
-    if (!the.rx || !the.tx || !the.rx_buffer || !the.tx_buffer || !the.tally) return -1;
-    for (uint32_t i = 0; i < NIC_RING; i++) arm(i);
-    nic_barrier();
-    return 0;
+    if (!the.rx || !the.tx || !the.tally) return -1;
+    return ring_make(&the.ring, &ring_ops, &the.d, why);
 }
 
 static void start(void)
@@ -270,89 +334,27 @@ static void start(void)
 
 /* ---- frames ---- */
 
-/* 1: a whole frame. One that is longer than a buffer is spread over descriptors and counted with its last. */
-static int is_frame(uint32_t status)
-{
-    uint32_t whole = DESCRIPTOR_FIRST | DESCRIPTOR_LAST, bytes = status & RX_LENGTH;
-    if ((status & whole) == whole && !(status & RX_ERROR) && bytes >= NIC_FRAME_MIN + FCS_BYTES &&
-        bytes <= NIC_FRAME_MAX + FCS_BYTES)
-        return 1;
-    if (status & DESCRIPTOR_LAST) the.stats.errors++;
-    return 0;
-}
-
-static void ring_doorbell(void)
-{
-    nic_barrier();
-    set(REG_TX_POLL, 2, TX_POLL_NOW);
-    the.rung_ns = the.d.now(the.d.self);
-}
-
-static void reclaim(void)
-{
-    while (the.tx_done != the.tx_next && !(the.tx[the.tx_done % NIC_RING].status & (uint32_t)DESCRIPTOR_OWN))
-        the.tx_done++;
-}
-
 /* A doorbell that comes while the device finishes a burst can be lost (r8169 rtl_tx): whoever polls rings it
  * again when frames have waited for a millisecond. */
 static void ring_again(void)
 {
-    if (the.tx_done == the.tx_next) return;
-    reclaim();
-    if (the.tx_done != the.tx_next && the.d.now(the.d.self) - the.rung_ns > MILLISECOND) ring_doorbell();
+    struct ring *r = &the.ring;
+    if (r->tx_done == r->tx_next) return;
+    ring_reclaim(r);
+    if (r->tx_done != r->tx_next && the.d.now(the.d.self) - the.rung_ns > MILLISECOND) ring_doorbell(0);
 }
 
 static uint32_t rtl8125_recv(void *self, struct frame *out, uint32_t max)
 {
     (void)self;
-    uint32_t n = 0;
-    for (; the.lent > 0; the.lent--) arm((the.rx_next - the.lent) % NIC_RING);
     ring_again();
-    if (max > NIC_BATCH) max = NIC_BATCH;
-    // Frames that are dropped take descriptors too, hence the second bound: never the whole ring at once.
-    while (n < max && the.lent < NIC_RING / 2) {
-        uint32_t i = the.rx_next % NIC_RING, status = the.rx[i].status;
-        if (status & (uint32_t)DESCRIPTOR_OWN) break;
-        __atomic_thread_fence(__ATOMIC_ACQUIRE); // the frame after its owner
-        if (is_frame(status))
-            out[n++] =
-                (struct frame){the.rx_buffer + (size_t)i * NIC_BUFFER, (status & RX_LENGTH) - FCS_BYTES};
-        the.rx_next++;
-        the.lent++;
-    }
-    the.stats.in += n;
-    return n;
-}
-
-static void queue(const struct frame *f)
-{
-    uint32_t i = the.tx_next % NIC_RING, bytes = f->bytes < TX_FRAME_MIN ? TX_FRAME_MIN : f->bytes;
-    uint8_t *buffer = the.tx_buffer + (size_t)i * NIC_BUFFER;
-    memcpy(buffer, f->data, f->bytes);
-    memset(buffer + f->bytes, 0, bytes - f->bytes);
-    the.tx[i].address = the.tx_address + (uint64_t)i * NIC_BUFFER;
-    the.tx[i].vlan = 0;
-    __atomic_thread_fence(__ATOMIC_RELEASE); // frame and descriptor before its owner
-    the.tx[i].status = (uint32_t)DESCRIPTOR_OWN | (i + 1 == NIC_RING ? DESCRIPTOR_END : 0) |
-                       DESCRIPTOR_FIRST | DESCRIPTOR_LAST | bytes;
-    the.tx_next++;
-    the.stats.out++;
+    return ring_recv(&the.ring, out, max);
 }
 
 static uint32_t rtl8125_send(void *self, const struct frame *f, uint32_t count)
 {
     (void)self;
-    uint32_t n = 0, before = the.tx_next;
-    reclaim();
-    for (; n < count && (the.tx_next - the.tx_done < NIC_RING || f[n].bytes > NIC_FRAME_MAX); n++) {
-        if (f[n].bytes > NIC_FRAME_MAX)
-            the.stats.errors++;
-        else
-            queue(&f[n]);
-    }
-    if (the.tx_next != before) ring_doorbell();
-    return n;
+    return ring_send(&the.ring, f, count);
 }
 
 static uint32_t rtl8125_mbps(void *self)
@@ -377,8 +379,8 @@ static void rtl8125_stats(void *self, struct nic_stats *out)
         uint16_t missed = the.tally->rx_missed; // 16 bits that wrap around
         uint32_t bad = the.tally->rx_errors, lost = (uint16_t)(missed - the.missed);
         if (the.dumps > 1) {
-            the.stats.dropped += lost;
-            the.stats.errors += bad - the.bad - lost; // frames that are missed are errors, too
+            the.ring.stats.dropped += lost;
+            the.ring.stats.errors += bad - the.bad - lost; // frames that are missed are errors, too
         }
         the.missed = missed;
         the.bad = bad;
@@ -388,7 +390,29 @@ static void rtl8125_stats(void *self, struct nic_stats *out)
         set(REG_TALLY_LOW, 4, (uint32_t)the.tally_address | TALLY_DUMP);
         the.dumps++;
     }
-    *out = the.stats;
+    *out = the.ring.stats;
+}
+
+/* r8169 rtl8169_down, __rtl8169_set_wol, rtl_wol_enable_rx; rge_wol, rge_wol_power. The link keeps its speed:
+ * r8169 slows it down to save power, which takes seconds. */
+static int rtl8125_arm_wake(void *self)
+{
+    const char *why;
+    (void)self;
+    if (reset(&why)) return -1; // no more DMA
+    set(REG_CONFIG_LOCK, 1, CONFIG_UNLOCKED);
+    mac_change(MAC_WAKE, 0, MAC_WAKE_MAGIC);
+    clear_bits(REG_CONFIG3, 1, CONFIG3_WAKE_LINK | CONFIG3_WAKE_MAGIC); // for older chips
+    set_bits(REG_CONFIG1, 1, CONFIG1_POWER);
+    set_bits(REG_CONFIG2, 1, CONFIG2_PME_SIGNAL);
+    clear_bits(REG_CONFIG5, 1, CONFIG5_WAKE_FRAMES);
+    set_bits(REG_CONFIG5, 1, CONFIG5_LAN_WAKE);
+    set(REG_CONFIG_LOCK, 1, CONFIG_LOCKED);
+    set_bits(REG_RX_CONFIG, 4, RX_ACCEPT_MINE | RX_ACCEPT_BROADCAST);
+    open_gate(); // the reset has shut it
+
+    get(REG_CMD, 1); // commits what was written
+    return 0;
 }
 
 static int rtl8125_open(struct nic *out, const struct nic_device *d, const char **why)
@@ -400,11 +424,13 @@ static int rtl8125_open(struct nic *out, const struct nic_device *d, const char 
                         .recv = rtl8125_recv,
                         .send = rtl8125_send,
                         .link_mbps = rtl8125_mbps,
-                        .stats = rtl8125_stats};
+                        .stats = rtl8125_stats,
+                        .arm_wake = rtl8125_arm_wake};
     if (identify(why) || reset(why)) return -1;
     leave_out_of_band();
     if (set_address(out->mac, why) || start_phy(why) || make_rings(why)) return -1;
     configure();
+    the.d.allow_dma(the.d.self);
     start();
     rtl8125_stats(NULL, &none);
     return 0;

@@ -30,19 +30,25 @@ enum {
     REG_CONFIG_LOCK = 0x50, // 8: opens REG_CONFIG1 .. 5 and the station address
     CONFIG_LOCKED = 0x00,
     CONFIG_UNLOCKED = 0xc0,
-    REG_CONFIG1 = 0x52, // 8
+    REG_CONFIG1 = 0x52,   // 8
+    CONFIG1_POWER = 0x01, // power management (rge RGE_CFG1_PM_EN)
     CONFIG1_SPEED_DOWN = 0x10,
     REG_CONFIG2 = 0x53, // 8
+    CONFIG2_PME_SIGNAL = 0x20,
     CONFIG2_CLOCK_REQUEST = 0x80,
     REG_CONFIG3 = 0x54, // 8
     CONFIG3_READY_TO_L23 = 0x02,
+    CONFIG3_WAKE_LINK = 0x10,
+    CONFIG3_WAKE_MAGIC = 0x20,
     REG_CONFIG5 = 0x56, // 8
     CONFIG5_ASPM = 0x01,
-    REG_PHY_STATUS = 0x6c, // 16
-    REG_PM = 0x6f,         // 8
-    PM_PLL_ALWAYS = 0xc0,  // the PHY's clock stays on in D3
-    REG_INT_CFG1 = 0x7a,   // 16
-    REG_TX_POLL = 0x90,    // 16: the doorbell
+    CONFIG5_LAN_WAKE = 0x02,
+    CONFIG5_WAKE_FRAMES = 0x70, // to us, to a group, to everybody
+    REG_PHY_STATUS = 0x6c,      // 16
+    REG_PM = 0x6f,              // 8
+    PM_PLL_ALWAYS = 0xc0,       // the PHY's clock stays on in D3
+    REG_INT_CFG1 = 0x7a,        // 16
+    REG_TX_POLL = 0x90,         // 16: the doorbell
     TX_POLL_NOW = 1,
     REG_MAC_OCP = 0xb0,     // 32: a window to MAC registers
     REG_PHY_OCP = 0xb8,     // 32: a window to PHY registers
@@ -118,6 +124,11 @@ enum {
     PHY_STATE_RUNS = 3,
     PHY_ADVERTISE = 0xa5d4, // rge_ifmedia_upd
     ADVERTISE_2500 = 0x0080,
+    PHY_EEE_OFFER = 0xa5d0, // IEEE 802.3, 45.2.7.13: register 7.60 (Linux realtek_main.c, rtlgen_read_mmd)
+    EEE_OFFER_100 = 0x0002,
+    EEE_OFFER_1000 = 0x0004,
+    PHY_EEE_OFFER_2500 = 0xa6d4, // 45.2.7.14a: register 7.62 (rtl822x_read_mmd)
+    EEE_OFFER_2500 = 0x0001,
 };
 
 /* MAC registers behind REG_MAC_OCP that have a name or a known purpose (r8169 comments). */
@@ -126,6 +137,10 @@ enum {
     MAC_TALLY = 0xea84,     // bits 0 and 1: extended counters
     MAC_TCAM = 0xeb54,      // bit 0: clears the address filter's memory
     MAC_TCAM_BUSY = 0xe00e, // bit 13
+    MAC_EEE = 0xe040,       // r8169 rtl8125_config_eee_mac: both bits on; rge_phy_config: both off
+    MAC_EEE_BITS = 3,
+    MAC_WAKE = 0xc0b6, // r8169 __rtl8169_set_wol, rge_wol
+    MAC_WAKE_MAGIC = 1,
 };
 
 /* 8169, pages 51 to 57: a descriptor of either ring. */

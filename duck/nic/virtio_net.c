@@ -98,20 +98,25 @@ static int negotiate(const char **why)
     return get(&the.common, COMMON_STATUS, 1) & STATUS_FEATURES_OK ? 0 : -1;
 }
 
-/* 4.1.5.1.3: a queue of up to NIC_RING descriptors, each with a buffer of its own for ever. */
-static int start_queue(uint32_t number, const char **why)
+/* Where a queue lies in memory, for the device. */
+struct queue_addresses {
+    uint64_t descriptors, available, used;
+};
+
+/* A queue of up to NIC_RING descriptors, each with a buffer of its own for ever. */
+static int make_queue(uint32_t number, struct queue_addresses *at, const char **why)
 {
     struct queue *q = &the.q[number];
-    uint64_t descriptors, available, used, buffers;
+    uint64_t buffers;
     set(&the.common, COMMON_QUEUE_SELECT, 2, number);
     uint32_t size = (uint32_t)get(&the.common, COMMON_QUEUE_SIZE, 2);
     if (size > NIC_RING) size = NIC_RING;
     *why = "a queue is missing";
     if (size == 0) return -1;
     *q = (struct queue){.size = size};
-    q->descriptor = the.d.memory(the.d.self, size * sizeof *q->descriptor, &descriptors);
-    q->available = the.d.memory(the.d.self, sizeof *q->available + size * 2, &available);
-    q->used = the.d.memory(the.d.self, sizeof *q->used + size * sizeof(struct virtq_used_element), &used);
+    q->descriptor = the.d.memory(the.d.self, size * sizeof *q->descriptor, &at->descriptors);
+    q->available = the.d.memory(the.d.self, sizeof *q->available + size * 2, &at->available);
+    q->used = the.d.memory(the.d.self, sizeof *q->used + size * sizeof(struct virtq_used_element), &at->used);
     q->buffer = the.d.memory(the.d.self, (size_t)size * NIC_BUFFER, &buffers);
     *why = "no memory for rings";
     if (!q->descriptor || !q->available || !q->used || !q->buffer) return -1;
@@ -123,13 +128,20 @@ static int start_queue(uint32_t number, const char **why)
         q->free_id[q->free++] = (uint16_t)i;
     }
     q->available->flags = AVAILABLE_NO_INTERRUPT;
-    set(&the.common, COMMON_QUEUE_SIZE, 2, size);
-    set(&the.common, COMMON_QUEUE_DESCRIPTORS, 8, descriptors);
-    set(&the.common, COMMON_QUEUE_DRIVER, 8, available);
-    set(&the.common, COMMON_QUEUE_DEVICE, 8, used);
+    return 0;
+}
+
+/* 4.1.5.1.3. */
+static void enable_queue(uint32_t number, const struct queue_addresses *at)
+{
+    struct queue *q = &the.q[number];
+    set(&the.common, COMMON_QUEUE_SELECT, 2, number);
+    set(&the.common, COMMON_QUEUE_SIZE, 2, q->size);
+    set(&the.common, COMMON_QUEUE_DESCRIPTORS, 8, at->descriptors);
+    set(&the.common, COMMON_QUEUE_DRIVER, 8, at->available);
+    set(&the.common, COMMON_QUEUE_DEVICE, 8, at->used);
     q->notify = (uint32_t)get(&the.common, COMMON_QUEUE_NOTIFY_OFFSET, 2) * the.notify_multiplier;
     set(&the.common, COMMON_QUEUE_ENABLE, 2, 1);
-    return 0;
 }
 
 /* 2.7.13: makes what was written visible, then one doorbell. */
@@ -229,7 +241,11 @@ static int virtio_open(struct nic *out, const struct nic_device *d, const char *
 {
     memset(&the, 0, sizeof the);
     the.d = *d;
-    if (find_blocks(why) || negotiate(why) || start_queue(RX, why) || start_queue(TX, why)) return -1;
+    struct queue_addresses rx, tx;
+    if (find_blocks(why) || negotiate(why) || make_queue(RX, &rx, why) || make_queue(TX, &tx, why)) return -1;
+    the.d.allow_dma(the.d.self);
+    enable_queue(RX, &rx);
+    enable_queue(TX, &tx);
     set(&the.common, COMMON_STATUS, 1,
         STATUS_ACKNOWLEDGE | STATUS_DRIVER | STATUS_FEATURES_OK | STATUS_DRIVER_OK);
     *why = "the device asks for a reset";

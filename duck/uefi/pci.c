@@ -31,8 +31,11 @@ enum {
 /* PCI power management 1.2, 3.2; PCI Express base 5.0, 7.5.3.7: offsets into a capability. */
 enum {
     CAPABILITY_POWER = 0x01,
+    POWER_CAPABILITIES = 0x02,
+    POWER_EVENT_D3 = 3 << 14, // can ask for power in D3hot, D3cold
     POWER_CONTROL = 0x04,
-    POWER_STATE = 3,        // 0: D0, awake
+    POWER_STATE = 3, // 0: D0, awake; 3: D3hot
+    POWER_EVENT_ENABLE = 1 << 8,
     POWER_EVENT = 1 << 15,  // cleared by writing it
     WAKE_NS = 10 * 1000000, // 5.4: from D3hot
     CAPABILITY_EXPRESS = 0x10,
@@ -46,6 +49,7 @@ static struct {
     uint64_t bar_bytes[BARS];
     uint8_t *dma; // (BOOT_DMA): for the NIC that is open
     size_t dma_used;
+    const struct nic *nic; // that was chosen
 } the;
 
 static volatile uint8_t *function_at(const struct acpi *a, uint32_t bus, uint32_t device, uint32_t function)
@@ -108,7 +112,7 @@ static int map_bars(struct paging *paging)
         }
         i += slots;
     }
-    set_command(the.config, COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX, 0);
+    set_command(the.config, COMMAND_MEMORY | COMMAND_NO_INTX, 0); // DMA: device_allow_dma()
     return 0;
 }
 
@@ -211,6 +215,12 @@ static void *device_memory(void *self, size_t bytes, uint64_t *address)
     return p;
 }
 
+static void device_allow_dma(void *self)
+{
+    (void)self;
+    set_command(the.config, COMMAND_MASTER, 0);
+}
+
 static uint64_t device_now(void *self)
 {
     (void)self;
@@ -275,8 +285,8 @@ static void end_dma(void *ctx, const struct candidate *at)
 
 static int open_nic(const struct candidate *n, struct nic *out, struct paging *paging)
 {
-    static const struct nic_device device = {NULL,         device_config, device_read,
-                                             device_write, device_memory, device_now};
+    static const struct nic_device device = {NULL,          device_config,    device_read, device_write,
+                                             device_memory, device_allow_dma, device_now};
     const char *why = "a BAR cannot be mapped";
     the.config = n->config;
     the.dma_used = 0;
@@ -352,6 +362,26 @@ const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct
     }
     visit_functions(&boot->acpi, note_nic, &found);
     const struct nic_driver *driver = choose(found.nic, found.count, out, paging);
-    if (!driver) say("no NIC that a driver knows");
+    if (driver)
+        the.nic = out;
+    else
+        say("no NIC that a driver knows");
     return driver;
+}
+
+/* PCI power management 1.2, 3.2.4 and 5.6: with the event enabled, then asleep; what happened before is
+ * forgotten. */
+const char *pci_arm_wake(void)
+{
+    if (!the.nic) return "no NIC";
+    if (!the.nic->arm_wake) return "this NIC's driver cannot";
+    uint32_t at = find_capability(the.config, CAPABILITY_POWER);
+    uint32_t can = at ? config32(the.config, at) >> 8 * POWER_CAPABILITIES : 0;
+    if (!(can & POWER_EVENT_D3)) return "this NIC cannot ask for power";
+    if (the.nic->arm_wake(the.nic->self)) return "the NIC does not answer";
+    set_command(the.config, 0, COMMAND_MASTER);
+    set_config32(the.config, at + POWER_CONTROL,
+                 (config32(the.config, at + POWER_CONTROL) & ~(uint32_t)POWER_STATE) | POWER_EVENT |
+                     POWER_EVENT_ENABLE | POWER_STATE);
+    return NULL;
 }

@@ -14,9 +14,14 @@
  * the clock. Returns 0, or -1: there is no PCI; the log says why. */
 int pci_start(const struct acpi *a, struct paging *paging);
 
-/* After pci_start(). Finds the devices that a driver knows; among several the first one with a link. Maps its BARs uncached, and
- * opens it with memory from the pool (BOOT_DMA). Returns the driver; NULL: none found, or none opens; the log
- * says why. */
+/* After pci_start(). Finds the devices that a driver knows; among several the first one with a link. Maps its
+ * BARs uncached, and opens it with memory from the pool (BOOT_DMA); it is bus master only once its driver has
+ * reset it. `out` must stay where it is. Returns the driver; NULL: none found, or none opens; the log says
+ * why. */
 const struct nic_driver *pci_open_nic(struct nic *out, struct boot *boot, struct paging *paging);
+
+/* Before the machine is switched off: lets the NIC wake it up by a magic packet. No frame goes in or out
+ * after that. NULL, or why it cannot. */
+const char *pci_arm_wake(void);
 
 #endif

@@ -11,6 +11,7 @@
 #include "duck/uefi/cores.h"
 #include "duck/uefi/cpu.h"
 #include "duck/uefi/health.h"
+#include "duck/uefi/pci.h"
 #include "duck/uefi/print.h"
 #include "duck/uefi/watchdog.h"
 #include "duck/wire.h"
@@ -94,7 +95,11 @@ static void uefi_power(void *self, int off)
     (void)self;
     say(off ? "power off" : "restart");
     clock_delay(LAST_FRAMES_NS);
-    if (off) acpi_power_off();
+    if (off) {
+        const char *why = pci_arm_wake();
+        say("wake on LAN: %s", why ? why : "armed");
+        acpi_power_off();
+    }
     acpi_restart(); // also where power off does not work: better up than stuck
 }
 

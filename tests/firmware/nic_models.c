@@ -32,6 +32,15 @@ void nic_models_free(void)
     while (pieces) free(piece[--pieces]);
 }
 
+static int dma_allowed;
+
+static void allow_dma(void *self)
+{
+    (void)self;
+    assert_false(dma_allowed);
+    dma_allowed = 1;
+}
+
 uint64_t nic_model_now(void *self)
 {
     static uint64_t ns;
@@ -47,6 +56,7 @@ void nic_model_check_sent(const uint8_t *frame, uint32_t bytes)
 
 static uint8_t *at(uint64_t address)
 {
+    assert_true(dma_allowed);
     return (uint8_t *)(uintptr_t)address;
 }
 
@@ -122,6 +132,8 @@ static void v_status(uint8_t value)
     if (value & STATUS_FEATURES_OK && !(v.status & STATUS_FEATURES_OK) &&
         !(v.driver_features >> FEATURE_VERSION_1 & 1))
         value = (uint8_t)(value & ~STATUS_FEATURES_OK);
+    if (value == STATUS_ACKNOWLEDGE) assert_false(dma_allowed); // it was reset before
+    if (value & STATUS_DRIVER_OK) assert_true(dma_allowed);
     if (value & STATUS_DRIVER_OK) assert_true(v.q[0].enabled && v.q[1].enabled); // 3.1.1
     v.status = value;
 }
@@ -231,6 +243,7 @@ static uint32_t v_transmit(uint32_t most)
 static struct nic_device v_make(void)
 {
     memset(&v, 0, sizeof v);
+    dma_allowed = 0;
     v.link = 1;
     v.status = 7; // a boot loader left it running
     v.config[PCI_STATUS] = PCI_STATUS_CAPABILITIES;
@@ -240,7 +253,7 @@ static struct nic_device v_make(void)
     capability(v.config + 0x60, 0x80, CAP_DEVICE, V_DEVICE, 8);
     memcpy(capability(v.config + 0x80, 0, CAP_NOTIFY, V_NOTIFY, 0x100) + CAP_NOTIFY_MULTIPLIER, &multiplier,
            4);
-    return (struct nic_device){NULL, v_config, v_read, v_write, nic_model_memory, nic_model_now};
+    return (struct nic_device){NULL, v_config, v_read, v_write, nic_model_memory, allow_dma, nic_model_now};
 }
 
 static void v_set_link(int up)
@@ -298,6 +311,7 @@ static void e_write(void *self, uint32_t bar, uint32_t offset, uint32_t bytes, u
     (void)self;
     assert_true(bar == 0 && bytes == 4 && offset % 4 == 0 && offset < sizeof e.reg);
     if (offset == REG_CTRL && value & CTRL_RST) {
+        assert_false(dma_allowed);
         e_reset();
         if (e.dead) e.reg[REG_CTRL / 4] = CTRL_RST;
         return;
@@ -307,6 +321,8 @@ static void e_write(void *self, uint32_t bar, uint32_t offset, uint32_t bytes, u
     if (offset == REG_RDLEN || offset == REG_TDLEN) assert_int_equal(value % 128, 0);
     if (offset == REG_RDT || offset == REG_TDT)
         assert_true(value < e.reg[(offset - REG_RDT + REG_RDLEN) / 4] / 16);
+    if ((offset == REG_RCTL && value & RCTL_EN) || (offset == REG_TCTL && value & TCTL_EN))
+        assert_true(dma_allowed);
     if (offset == REG_RCTL && value & RCTL_EN) {
         assert_true(e_ring(REG_RDBAL) && e_ring(REG_RDBAL) % 16 == 0 && e.reg[REG_RDLEN / 4]);
         for (uint32_t i = 0; i < MTA_WORDS; i++) assert_int_equal(e.reg[REG_MTA / 4 + i], 0);
@@ -370,10 +386,11 @@ static void e_set_link(int up)
 static struct nic_device e_make(void)
 {
     memset(&e, 0, sizeof e);
+    dma_allowed = 0;
     e_reset();
     e_set_link(1);
     e.reg[REG_RCTL / 4] = RCTL_EN; // a boot loader left it running
-    return (struct nic_device){NULL, e_config, e_read, e_write, nic_model_memory, nic_model_now};
+    return (struct nic_device){NULL, e_config, e_read, e_write, nic_model_memory, allow_dma, nic_model_now};
 }
 
 static void e_set_dead(int dead)

@@ -26,7 +26,8 @@ static struct {
     const struct nic_driver *driver;
     struct nic nic;
     jmp_buf out;
-    char complaint[160];
+    char complaint[400];
+    int dma_allowed;
     uint64_t ns;
     struct {
         uint8_t *data;
@@ -91,6 +92,14 @@ static void *device_memory(void *self, size_t bytes, uint64_t *address)
     return p;
 }
 
+static void device_allow_dma(void *self)
+{
+    (void)self;
+    check(!the.model->is_running(), "DMA is allowed while the device does what a boot loader told it");
+    check(!the.dma_allowed, "DMA is allowed twice");
+    the.dma_allowed = 1;
+}
+
 static uint64_t device_now(void *self)
 {
     (void)self;
@@ -100,6 +109,7 @@ static uint64_t device_now(void *self)
 static uint8_t *bus_dma(void *self, uint64_t address, uint32_t bytes)
 {
     (void)self;
+    if (!the.dma_allowed) complain("DMA while it is not allowed");
     for (uint32_t i = 0; i < the.pieces; i++) {
         uint64_t start = DMA_BASE + DMA_STEP * i;
         if (address >= start && address + bytes <= start + the.piece[i].bytes)
@@ -108,10 +118,11 @@ static uint8_t *bus_dma(void *self, uint64_t address, uint32_t bytes)
     return NULL;
 }
 
-static void bus_reject(void *self, const char *what)
+static void bus_reject(void *self, const char *what, const struct nic_source *by)
 {
     (void)self;
-    complain(what);
+    snprintf(the.complaint, sizeof the.complaint, "%s (%s)", what, by->where);
+    longjmp(the.out, 1);
 }
 
 /* ---- frames ---- */
@@ -200,7 +211,9 @@ static struct nic_stats counters(void)
 
 static struct nic_device make_device(void)
 {
-    return (struct nic_device){NULL, device_config, device_read, device_write, device_memory, device_now};
+    the.dma_allowed = 0;
+    return (struct nic_device){NULL,          device_config,    device_read, device_write,
+                               device_memory, device_allow_dma, device_now};
 }
 
 static void power_on(uint32_t variant)
@@ -230,6 +243,7 @@ static void every_revision_opens(void)
         check(memcmp(the.nic.mac, mac, 6) == 0, "another MAC address");
         check_number(the.nic.mtu, 9000, "MTU");
         check_number(the.nic.link_mbps(the.nic.self), 2500, "link speed");
+        check(!the.model->line_sleeps(), "the line may sleep between frames");
         for (uint32_t i = 0; i < 40; i++) check(arrive(sizes[i % 16], i), "a frame did not arrive");
         check_number(drain(0, sizes), 40, "frames received");
         the.given = the.sent = 0;
@@ -453,6 +467,38 @@ static void both_ways(void)
     check_number(the.sent, the.given, "frames sent in the end");
 }
 
+/* Armed: wakes up by magic packets for its address, to everybody or to us, and by nothing else; no frame goes
+ * in or out, no memory is touched. */
+static void a_magic_packet_wakes_it(void)
+{
+    enum { BYTES = 160, PATTERN = 102, AT = 42 }; // behind UDP's headers
+    uint8_t frame[BYTES];
+    memset(frame, 0, sizeof frame);
+    open_nic();
+    memset(frame, 255, 6);
+    memset(frame + AT, 255, 6);
+    for (uint32_t i = 6; i < PATTERN; i++) frame[AT + i] = mac[i % 6];
+    check(!the.model->wakes(frame, BYTES), "it is armed from the beginning");
+    give(5, 90);
+    check_number((uint64_t)the.nic.arm_wake(the.nic.self), 0, "armed");
+    the.dma_allowed = 0;
+    check(!the.model->is_running() || !the.model->arrive(frame, BYTES, ARRIVES_WELL),
+          "a frame is received by a device that should sleep");
+    check_number(the.model->transmit(MOST_FRAMES), 0, "frames sent by a device that should sleep");
+    check(the.model->wakes(frame, BYTES), "a magic packet does not wake it");
+    memcpy(frame, mac, 6);
+    check(the.model->wakes(frame, BYTES), "a magic packet to its address does not wake it");
+    check(!the.model->wakes(frame, AT + PATTERN - 1), "a frame wakes it that ends too early");
+    frame[AT + 50] ^= 1;
+    check(!the.model->wakes(frame, BYTES), "a frame wakes it that is no magic packet");
+    frame[AT + 50] ^= 1;
+    for (uint32_t i = 11; i < PATTERN; i += 6) frame[AT + i] ^= 1;
+    check(!the.model->wakes(frame, BYTES), "another station's magic packet wakes it");
+    power_on(0);
+    the.model->set_fault(FAULT_DEAD);
+    check(the.nic.arm_wake(the.nic.self) != 0, "a dead device is armed");
+}
+
 const struct exercise exercises[] = {
     {"every revision opens", every_revision_opens},
     {"a sick device is refused", a_sick_device_is_refused},
@@ -466,6 +512,7 @@ const struct exercise exercises[] = {
     {"link down and up", the_link_goes_down_and_up},
     {"a lost doorbell", a_lost_doorbell_is_rung_again},
     {"both ways", both_ways},
+    {"a magic packet wakes it", a_magic_packet_wakes_it},
 };
 const uint32_t exercises_count = sizeof exercises / sizeof *exercises;
 

@@ -2,7 +2,7 @@
  * (sys/dev/pci/igc_*.c) use them, and where these say nothing as the data sheet of the I210 has it ("I210"
  * with its section), whose MAC the I225 continues. Not modelled, because a polled driver without offloads
  * does not see it: interrupts, checksums, the packet buffer behind full rings (SRRCTL.DROP_EN is required),
- * EEE, DMA coalescing. */
+ * DMA coalescing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +19,75 @@ enum {
     FCS_BYTES = 4,
     PSP_MIN = 17,
     QUEUE_MOST = 4096
+};
+
+/* What accesses are rejected by. Sections of the I210's data sheet (rev. 3.1); functions of Linux's igc. */
+enum source {
+    BY_ACCESS,
+    BY_MEMORY,
+    BY_RESET,
+    BY_MASTER_OFF,
+    BY_UNITS_OFF,
+    BY_PHY_SEMAPHORE,
+    BY_SYNC,
+    BY_MDIC,
+    BY_RING_KNOWN,
+    BY_RINGS_STILL,
+    BY_RING_ALIGN,
+    BY_BUFFER_TYPE,
+    BY_NO_BUFFERING,
+    BY_RX_TAIL,
+    BY_RX_LAST,
+    BY_MULTICAST,
+    BY_TX_TAIL,
+    BY_TX_LAST,
+    BY_TRANSMITTER,
+    BY_TAIL,
+    BY_WHOLE_FRAMES,
+    BY_PAYLOAD,
+    BY_PADDING,
+    BY_LONGEST,
+    BY_REMAINS,
+    BY_OWNER,
+    SOURCES
+};
+static const struct nic_source sources[SOURCES] = {
+    [BY_ACCESS] = {RULE_KEPT, "igc rd32, wr32: 32 bits, aligned"},
+    [BY_MEMORY] = {RULE_OWN,
+                   "no device asks whose memory it is: without an IOMMU it reads or spoils somebody's"},
+    [BY_RESET] = {RULE_KEPT, "igc_reset_hw_base, igc_get_auto_rd_done: nothing but EECD until it says done"},
+    [BY_MASTER_OFF] = {RULE_STATED, "I210, 5.2.3.3; igc_reset_hw_base (comment, igc_disable_pcie_master)"},
+    [BY_UNITS_OFF] = {RULE_KEPT, "igc_reset_hw_base: RCTL is 0, TCTL without EN before DEV_RST"},
+    [BY_PHY_SEMAPHORE] = {RULE_STATED, "I210, 4.6 and 4.6.1: the PHY is shared with the firmware; "
+                                       "igc_acquire_phy_base"},
+    [BY_SYNC] = {RULE_STATED, "I210, 4.6.1, 4.6.2 and 8.7.1: SWESMBI is had before SW_FW_SYNC is written"},
+    [BY_MDIC] = {RULE_KEPT, "igc_read_phy_reg_mdic, igc_write_phy_reg_mdic: both wait for MDIC_READY"},
+    [BY_RING_KNOWN] = {RULE_STATED, "I210, 4.5.9 and 4.5.10: base and length, then the enable bit"},
+    [BY_RINGS_STILL] = {RULE_STATED,
+                        "I210, 8.10.4 to 8.10.6 (footnotes) and 8.12: only while the queue is off"},
+    [BY_RING_ALIGN] = {RULE_STATED, "I210, 8.10.4 and 8.10.6: base and length are multiples of 128"},
+    [BY_BUFFER_TYPE] = {RULE_STATED,
+                        "I210, 4.5.9 and 8.10.2: SRRCTL has buffer size and descriptor type first"},
+    [BY_NO_BUFFERING] = {RULE_OWN, "what waits inside of the device behind a full ring is not modelled"},
+    [BY_RX_TAIL] = {RULE_STATED,
+                    "I210, 8.10.8 (note): a tail that is written to a disabled queue is ignored"},
+    [BY_RX_LAST] = {RULE_STATED, "I210, 4.5.9: RCTL.RXEN comes after the rings"},
+    [BY_MULTICAST] = {RULE_STATED, "I210, 4.5.9: software zeroes the multicast table"},
+    [BY_TX_TAIL] = {RULE_STATED, "I210, 4.5.10 (note): the tail is not moved until the queue is enabled"},
+    [BY_TX_LAST] = {RULE_STATED, "I210, 4.5.10: TCTL.EN comes after all other settings"},
+    [BY_TRANSMITTER] = {RULE_KEPT, "igc_up: igc_configure (TCTL), later netif_tx_start_all_queues"},
+    [BY_TAIL] = {RULE_STATED,
+                 "I210, 7.2.2.4 and 8.10.8: the tail is one beyond the last descriptor, in the ring"},
+    [BY_WHOLE_FRAMES] = {RULE_OWN,
+                         "the device takes pieces, offloads and frames that are not reported (I210, "
+                         "7.2.2.3), but this driver makes none and waits for every report: a mistake"},
+    [BY_PAYLOAD] = {RULE_STATED, "I210, 7.2.2.3.9: PAYLEN is the size of the whole frame"},
+    [BY_PADDING] = {RULE_STATED, "I210, 7.2.2.1.2 (note): 17 bytes at least with TCTL.PSP, 60 without"},
+    [BY_LONGEST] = {RULE_STATED, "I210, 7.2.2.1.2 and 8.12.11: 9728 bytes"},
+    [BY_REMAINS] = {RULE_OWN,
+                    "only DD must be clear (I210, 7.1.4.1), but what is left of the last frame would be "
+                    "read as the next one's by a driver that looks too early"},
+    [BY_OWNER] = {RULE_STATED, "I210, 7.2.2.4: descriptors are left alone until the head has passed them"},
 };
 
 static struct {
@@ -38,11 +107,12 @@ static struct {
     struct igc_tx seen[QUEUE_MOST]; // as they were when the tail was moved over them
     uint32_t sum[QUEUE_MOST], seen_to;
     uint32_t doorbells;
+    int eee; // the line may sleep: as negotiated last
 } the;
 
-static _Noreturn void reject(const char *what)
+static _Noreturn void reject(enum source by, const char *what)
 {
-    the.bus.reject(the.bus.self, what);
+    the.bus.reject(the.bus.self, what, &sources[by]);
     abort();
 }
 
@@ -54,15 +124,8 @@ static uint32_t *at(uint32_t offset)
 static uint8_t *dma(uint64_t address, uint32_t bytes, const char *otherwise)
 {
     uint8_t *p = the.bus.dma(the.bus.self, address, bytes);
-    if (!p) reject(otherwise);
+    if (!p) reject(BY_MEMORY, otherwise);
     return p;
-}
-
-static uint32_t sum_of(const uint8_t *p, uint32_t bytes)
-{
-    uint32_t s = 2166136261u;
-    for (uint32_t i = 0; i < bytes; i++) s = (s ^ p[i]) * 16777619u;
-    return s;
 }
 
 /* ---- power-on and reset ---- */
@@ -79,6 +142,8 @@ static void clear_registers(void)
     *at(REG_SWSM) = swsm;
     *at(REG_SW_FW_SYNC) = sync;
     *at(REG_PHPM) = PHPM_GO_LINK_DOWN;
+    *at(REG_IPCNFG) = IPCNFG_EEE; // I210, 3.7.7.5 and 8.27.1: offered by default
+    *at(REG_EEER) = EEER_LPI;
     *at(REG_RXCSUM) = 0x300;
     *at(REG_RXDCTL) = *at(REG_TXDCTL) =
         QUEUE_ENABLE | 1 << QUEUE_WRITE_BACK_SHIFT; // I210: queue 0 starts enabled
@@ -96,7 +161,8 @@ static void power_on(const struct nic_bus *bus, uint32_t variant, const uint8_t 
 {
     memset(&the, 0, sizeof the);
     the.bus = *bus;
-    the.without_address = variant == 1;
+    the.without_address = variant == 2;
+    the.eee = 1;
     memcpy(the.mac, mac, 6);
     clear_registers();
     *at(REG_STATUS) |= STATUS_LU | STATUS_SPEED_1000 | STATUS_SPEED_2500 | 1;
@@ -109,8 +175,13 @@ static void power_on(const struct nic_bus *bus, uint32_t variant, const uint8_t 
     *at(REG_ICR) = 4;
     *at(REG_RQDPC) = 99;
     *at(REG_CRCERRS) = 99;
+    *at(REG_WUS) = WUFC_MAGIC; // woken like that
     the.smbi = 1;
     the.phy[PHY_BMCR] = BMCR_POWER_DOWN;
+    if (variant == 1) { // this one has booted the machine, and is as it should be, but for its line
+        the.phy[PHY_BMCR] = BMCR_NEGOTIATE;
+        the.multi_gigabit = ADVERTISE_2500;
+    }
 }
 
 /* ---- PHY: MDIC (igc_phy.c), registers 13 and 14 (IEEE 802.3, annex 22D) ---- */
@@ -118,8 +189,8 @@ static void power_on(const struct nic_bus *bus, uint32_t variant, const uint8_t 
 static void write_mdic(uint32_t value)
 {
     if (!(*at(REG_SW_FW_SYNC) & SYNC_PHY))
-        reject("the PHY is used without its semaphore"); // igc_acquire_phy_base
-    if (the.mdic_busy) reject("PHY: a command before the last one was done");
+        reject(BY_PHY_SEMAPHORE, "the PHY is used without its semaphore"); // igc_acquire_phy_base
+    if (the.mdic_busy) reject(BY_MDIC, "PHY: a command before the last one was done");
     *at(REG_MDIC) = value & ~(uint32_t)MDIC_READY;
     the.mdic_busy = BUSY_READS;
 }
@@ -134,6 +205,9 @@ static void finish_mdic(void)
         the.mmd_register == MULTI_GIGABIT)
         target = &the.multi_gigabit;
     if (command & MDIC_WRITE) *target = data;
+    // IEEE 802.3, 28C: what is offered counts when links are negotiated; igc_set_eee_i225: by IPCNFG
+    if (command & MDIC_WRITE && reg == PHY_BMCR && data & BMCR_RESTART)
+        the.eee = (*at(REG_IPCNFG) & IPCNFG_EEE) != 0;
     *at(REG_MDIC) = (command & ~0xffffu) | (*target & 0xffff) | MDIC_READY;
 }
 
@@ -148,9 +222,10 @@ static uint64_t model_read(uint32_t offset, uint32_t bytes)
 {
     if (the.fault == FAULT_DEAD) return UINT64_MAX;
     if (bytes != 4 || offset % 4 || offset >= IGC_BAR_BYTES)
-        reject("read: width or alignment"); // igc rd32, wr32
+        reject(BY_ACCESS, "read: width or alignment"); // igc rd32, wr32
     if (the.resetting) {
-        if (offset != REG_CTRL && offset != REG_EECD) reject("a register was read during the reset");
+        if (offset != REG_CTRL && offset != REG_EECD)
+            reject(BY_RESET, "a register was read during the reset");
         if (the.fault != FAULT_RESET_HANGS && --the.resetting == 0) {
             *at(REG_CTRL) = 0;
             *at(REG_EECD) = EECD_AUTO_RD;
@@ -192,9 +267,9 @@ static uint64_t ring(uint32_t low)
 static void start_reset(void)
 {
     if (*at(REG_STATUS) & STATUS_MASTER_ENABLE)
-        reject("reset while the device may be doing DMA");  // I210, 5.2.3.3
-    if (*at(REG_RCTL) & RCTL_EN || *at(REG_TCTL) & TCTL_EN) // igc_reset_hw_i225
-        reject("reset while receiver or transmitter runs");
+        reject(BY_MASTER_OFF, "reset while the device may be doing DMA"); // I210, 5.2.3.3
+    if (*at(REG_RCTL) & RCTL_EN || *at(REG_TCTL) & TCTL_EN)               // igc_reset_hw_i225
+        reject(BY_UNITS_OFF, "reset while receiver or transmitter runs");
     clear_registers();
     *at(REG_CTRL) = CTRL_DEV_RST;
     the.resetting = RESET_READS;
@@ -203,7 +278,7 @@ static void start_reset(void)
 static void check_queue(uint32_t low, const char *otherwise)
 {
     uint32_t bytes = *at(low + 8);
-    if (bytes == 0 || bytes > QUEUE_MOST * 16) reject("a queue is enabled without a ring");
+    if (bytes == 0 || bytes > QUEUE_MOST * 16) reject(BY_RING_KNOWN, "a queue is enabled without a ring");
     dma(ring(low), bytes, otherwise);
 }
 
@@ -219,8 +294,9 @@ static void write_queue_control(uint32_t offset, uint32_t value)
         check_queue(REG_RDBAL, "the receive ring is not in the driver's memory");
         uint32_t srrctl = *at(REG_SRRCTL);
         if (!(srrctl & SRRCTL_ONE_BUFFER) || (srrctl & 0x7f) == 0)
-            reject("receive queue: buffers have no size or type");
-        if (!(srrctl & (uint32_t)SRRCTL_DROP)) reject("receive queue: not modelled without SRRCTL.DROP_EN");
+            reject(BY_BUFFER_TYPE, "receive queue: buffers have no size or type");
+        if (!(srrctl & (uint32_t)SRRCTL_DROP))
+            reject(BY_NO_BUFFERING, "receive queue: not modelled without SRRCTL.DROP_EN");
     } else {
         check_queue(REG_TDBAL, "the transmit ring is not in the driver's memory");
     }
@@ -232,8 +308,9 @@ static void check_queue_off(uint32_t offset, uint32_t value)
     int receives = offset < REG_TDBAL;
     uint32_t which = offset & 0x1c, enabling = receives ? the.rx_enabling : the.tx_enabling;
     if (*at(receives ? REG_RXDCTL : REG_TXDCTL) & QUEUE_ENABLE || enabling)
-        reject("a ring is moved while its queue is enabled");
-    if ((which == 0 || which == 8) && value % RING_ALIGN) reject("a ring is not 128-byte aligned");
+        reject(BY_RINGS_STILL, "a ring is moved while its queue is enabled");
+    if ((which == 0 || which == 8) && value % RING_ALIGN)
+        reject(BY_RING_ALIGN, "a ring is not 128-byte aligned");
 }
 
 /* Frames that are handed over with a new tail: as the drivers make them, whole, without offloads. */
@@ -241,24 +318,25 @@ static void take_tail(uint32_t value)
 {
     uint32_t count = *at(REG_TDLEN) / 16;
     if (!(*at(REG_TXDCTL) & QUEUE_ENABLE))
-        reject("transmit tail moved before the queue is enabled"); // I210, 4.5.10
-    if (!(*at(REG_TCTL) & TCTL_EN)) reject("transmit tail moved before the transmitter is enabled");
-    if (value >= count) reject("transmit tail beyond the ring");
+        reject(BY_TX_TAIL, "transmit tail moved before the queue is enabled"); // I210, 4.5.10
+    if (!(*at(REG_TCTL) & TCTL_EN))
+        reject(BY_TRANSMITTER, "transmit tail moved before the transmitter is enabled");
+    if (value >= count) reject(BY_TAIL, "transmit tail beyond the ring");
     if ((value + count - *at(REG_TDH)) % count < (the.seen_to + count - *at(REG_TDH)) % count)
-        reject("transmit tail moved backwards, or around the head");
+        reject(BY_TAIL, "transmit tail moved backwards, or around the head");
     the.doorbells++;
     for (; the.seen_to != value; the.seen_to = (the.seen_to + 1) % count) {
         struct igc_tx *t = (struct igc_tx *)(void *)dma(ring(REG_TDBAL), count * 16, "no ring") + the.seen_to;
         uint32_t bytes = t->command & TX_LENGTH;
         if ((t->command & ~(uint32_t)TX_LENGTH) != (TX_DATA | TX_ADVANCED | TX_EOP | TX_IFCS | TX_RS))
-            reject("transmit descriptor: no whole frame, no report, or an offload");
+            reject(BY_WHOLE_FRAMES, "transmit descriptor: no whole frame, no report, or an offload");
         if (t->status != bytes << TX_PAYLOAD_SHIFT)
-            reject("transmit descriptor: another length of the frame, or DD");
+            reject(BY_PAYLOAD, "transmit descriptor: another length of the frame, or DD");
         if (bytes < PSP_MIN || !(*at(REG_TCTL) & TCTL_PSP))
-            reject("a frame that the device does not pad"); // igc_xmit_frame
-        if (bytes > JUMBO_MOST) reject("transmit descriptor: a frame longer than 9728 bytes");
+            reject(BY_PADDING, "a frame that the device does not pad"); // igc_xmit_frame
+        if (bytes > JUMBO_MOST) reject(BY_LONGEST, "transmit descriptor: a frame longer than 9728 bytes");
         the.sum[the.seen_to] =
-            sum_of(dma(t->address, bytes, "a frame is sent from memory that is not the driver's"), bytes);
+            frame_sum(dma(t->address, bytes, "a frame is sent from memory that is not the driver's"), bytes);
         the.seen[the.seen_to] = *t;
     }
 }
@@ -266,8 +344,8 @@ static void take_tail(uint32_t value)
 static void write_receive_tail(uint32_t value)
 {
     if (!(*at(REG_RXDCTL) & QUEUE_ENABLE)) // I210, 8.10.8: it is ignored
-        reject("receive tail moved before the queue is enabled");
-    if (value >= *at(REG_RDLEN) / 16) reject("receive tail beyond the ring");
+        reject(BY_RX_TAIL, "receive tail moved before the queue is enabled");
+    if (value >= *at(REG_RDLEN) / 16) reject(BY_TAIL, "receive tail beyond the ring");
     *at(REG_RDT) = value;
 }
 
@@ -284,8 +362,8 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
     uint32_t value = (uint32_t)value64;
     if (the.fault == FAULT_DEAD) return;
     if (bytes != 4 || offset % 4 || offset >= IGC_BAR_BYTES)
-        reject("write: width or alignment"); // igc rd32, wr32
-    if (the.resetting) reject("a register was written during the reset");
+        reject(BY_ACCESS, "write: width or alignment"); // igc rd32, wr32
+    if (the.resetting) reject(BY_RESET, "a register was written during the reset");
     switch (offset) {
     case REG_CTRL:
         if (value & CTRL_DEV_RST) {
@@ -306,7 +384,7 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
         break;
     case REG_SW_FW_SYNC:
         if (!(*at(REG_SWSM) & SWSM_SWESMBI))
-            reject("SW_FW_SYNC is written without the semaphore against the firmware");
+            reject(BY_SYNC, "SW_FW_SYNC is written without the semaphore against the firmware");
         *at(offset) = value;
         break;
     case REG_RDBAL:
@@ -334,16 +412,20 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
     case REG_TXDCTL:
         write_queue_control(offset, value);
         break;
-    case REG_RCTL: // I210, 4.5.9: only after all other settings are done
-        if (value & RCTL_EN && !(*at(REG_RXDCTL) & QUEUE_ENABLE)) reject("receiver enabled before its queue");
+    case REG_WUS: // I210, 5.6.2: written ones are cleared
+        *at(offset) &= ~value;
+        break;
+    case REG_RCTL: // without a queue: frames that wake up only pass the filters (__igc_shutdown)
+        if (value & RCTL_EN && !(*at(REG_RXDCTL) & QUEUE_ENABLE) && !*at(REG_WUFC))
+            reject(BY_RX_LAST, "receiver enabled before its queue");
         for (uint32_t i = 0; value & RCTL_EN && i < MTA_WORDS; i++)
             if (*at(REG_MTA + 4 * i))
-                reject("receiver enabled with a multicast table that nobody has zeroed");
+                reject(BY_MULTICAST, "receiver enabled with a multicast table that nobody has zeroed");
         *at(offset) = value;
         break;
-    case REG_TCTL: // I210, 4.5.10: the same
+    case REG_TCTL:
         if (value & TCTL_EN && !(*at(REG_TXDCTL) & QUEUE_ENABLE))
-            reject("transmitter enabled before its queue");
+            reject(BY_TX_LAST, "transmitter enabled before its queue");
         *at(offset) = value;
         break;
     default:
@@ -401,6 +483,7 @@ static int model_arrive(const uint8_t *frame, uint32_t bytes, enum nic_arrival h
     uint32_t count = *at(REG_RDLEN) / 16, *head = at(REG_RDH), counter;
     if (!(*at(REG_RCTL) & RCTL_EN) || the.resetting || !is_up() || *at(REG_CTRL) & CTRL_MASTER_DISABLE)
         return 0;
+    if (!(*at(REG_RXDCTL) & QUEUE_ENABLE)) return 0;
     if (bytes + FCS_BYTES < COUNTED_FROM || !is_accepted(frame)) return 0;
     if ((counter = counter_of(frame, bytes, how))) {
         (*at(counter))++;
@@ -413,7 +496,7 @@ static int model_arrive(const uint8_t *frame, uint32_t bytes, enum nic_arrival h
     struct igc_rx *r = (struct igc_rx *)(void *)dma(ring(REG_RDBAL), *at(REG_RDLEN), "no ring") + *head;
     uint32_t size = (*at(REG_SRRCTL) & 0x7f) * 1024;
     if (r->status || r->length || r->vlan)
-        reject("receive descriptor: not as software writes it (a header address)");
+        reject(BY_REMAINS, "receive descriptor: not as software writes it (a header address)");
     uint8_t *to = dma(r->address, size, "a frame is received into memory that is not the driver's");
     uint32_t whole = *at(REG_RCTL) & RCTL_SECRC ? bytes : bytes + FCS_BYTES; // strips the FCS
     for (uint32_t i = 0; i < whole; i++) to[i] = i < bytes ? frame[i] : 0xfc;
@@ -437,9 +520,9 @@ static uint32_t model_transmit(uint32_t most)
         uint32_t bytes = t->command & TX_LENGTH;
         const uint8_t *frame = the.bus.dma(the.bus.self, t->address, bytes);
         if (memcmp(t, &the.seen[*head], sizeof *t) != 0)
-            reject("a transmit descriptor was changed while it was the device's");
-        if (!frame || sum_of(frame, bytes) != the.sum[*head])
-            reject("a frame was changed while its descriptor was the device's");
+            reject(BY_OWNER, "a transmit descriptor was changed while it was the device's");
+        if (!frame || frame_sum(frame, bytes) != the.sum[*head])
+            reject(BY_OWNER, "a frame was changed while its descriptor was the device's");
         the.bus.sent(the.bus.self, frame, bytes);
         t->address = 0;
         t->command = 0;
@@ -468,13 +551,36 @@ static uint32_t doorbells(void)
     return the.doorbells;
 }
 
+static int is_running(void)
+{
+    return *at(REG_RCTL) & RCTL_EN || *at(REG_TCTL) & TCTL_EN;
+}
+
+/* igc_set_eee_i225; I210, 3.7.7.5: what the PHY offers, and the MAC's bits. */
+static int line_sleeps(void)
+{
+    return the.eee || *at(REG_EEER) & EEER_LPI;
+}
+
+/* Asleep, with the event enabled (PCI): I210, 5.6.2: first the address filter, then those of WUFC;
+ * __igc_shutdown (WUC, WUFC, CTRL.ADVD3WUC, and DMA has ended). A pending status (WUS) must have been
+ * cleared. */
+static int wakes(const uint8_t *frame, uint32_t bytes)
+{
+    if (!(*at(REG_WUC) & WUC_PME_ENABLE) || !(*at(REG_CTRL) & CTRL_WAKE_FROM_D3COLD) || *at(REG_WUS))
+        return 0;
+    if (!(*at(REG_CTRL) & CTRL_MASTER_DISABLE) || *at(REG_STATUS) & STATUS_MASTER_ENABLE) return 0;
+    if (!(*at(REG_RCTL) & RCTL_EN) || !is_up() || bytes < 6 || !is_accepted(frame)) return 0;
+    return *at(REG_WUFC) & WUFC_MAGIC && is_magic(frame, bytes, the.mac);
+}
+
 const struct nic_model igc_model = {
     .name = "igc",
     .vendor = IGC_VENDOR,
     .device = DEVICE_I226_V,
     .bar = IGC_BAR,
     .bar_bytes = IGC_BAR_BYTES,
-    .variants = 1, // one number, whatever the speed; the other one has a blank NVM
+    .variants = 2, // of state, the number is one; the next has a blank NVM
     .power_on = power_on,
     .read = model_read,
     .write = model_write,
@@ -483,4 +589,9 @@ const struct nic_model igc_model = {
     .set_link = set_link,
     .set_fault = set_fault,
     .doorbells = doorbells,
+    .is_running = is_running,
+    .line_sleeps = line_sleeps,
+    .wakes = wakes,
+    .sources = sources,
+    .source_count = SOURCES,
 };

@@ -5,11 +5,23 @@
  *
  * A model behaves as public sources say the device does; each behaviour names its source where it stands.
  * What the device would not accept, or what would make it write to memory it was not given, is rejected: the
- * bus is told what was wrong and the call does not return. One device of each kind, one thread. */
+ * bus is told what was wrong and by which source, and the call does not return. No rejection without a
+ * source: those of a model are a table, and some are honestly ours. One device of each kind, one thread. */
 #ifndef TESTS_NIC_MODEL_H
 #define TESTS_NIC_MODEL_H
 
 #include <stdint.h>
+
+enum nic_rule {
+    RULE_STATED = 1, // in words, by a data sheet or a comment of a public driver
+    RULE_KEPT,       // by every public driver, without a word why; what the device does otherwise nobody says
+    RULE_OWN,        // ours: silicon would let it pass, or do harm without a word
+};
+
+struct nic_source {
+    enum nic_rule rule;
+    const char *where; // section, function; RULE_OWN: why
+};
 
 /* What is around the device. */
 struct nic_bus {
@@ -17,7 +29,7 @@ struct nic_bus {
     /* Memory behind a DMA address; NULL: the driver gave the device no such memory. */
     uint8_t *(*dma)(void *self, uint64_t address, uint32_t bytes);
     void (*sent)(void *self, const uint8_t *frame, uint32_t bytes); // onto the wire, FCS not included
-    void (*reject)(void *self, const char *what);                   // does not return
+    void (*reject)(void *self, const char *what, const struct nic_source *by); // does not return
 };
 
 enum nic_arrival {
@@ -49,7 +61,19 @@ struct nic_model {
     void (*set_link)(uint32_t mbps);     // 0: down
     void (*set_fault)(enum nic_fault fault);
     uint32_t (*doorbells)(void); // rung for transmission since power-on
+    int (*is_running)(void);     // it reads or writes memory by itself, if it may
+    int (*line_sleeps)(void);    // energy-efficient Ethernet: it may, between frames
+    int (*wakes)(const uint8_t *frame,
+                 uint32_t bytes);     // would ask for power, asleep, when this frame arrived
+    const struct nic_source *sources; // (source_count): all that it rejects by
+    uint32_t source_count;
 };
+
+/* AMD, Magic Packet Technology (white paper 20213), 2: six bytes of ones, then sixteen times the address,
+ * anywhere in the frame. */
+int is_magic(const uint8_t *frame, uint32_t bytes, const uint8_t mac[6]);
+/* To see that nobody changes a frame while it is the device's (FNV-1a, 32 bits). */
+uint32_t frame_sum(const uint8_t *frame, uint32_t bytes);
 
 extern const struct nic_model rtl8125_model, igc_model;
 

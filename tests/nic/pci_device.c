@@ -6,7 +6,9 @@
  * space, BAR accesses, the guest's memory (which must be a shared file: -object
  * memory-backend-memfd,share=on). The wire are UDP datagrams, a frame each, between ports LOCAL and PEER of
  * 127.0.0.1, as QEMU's -netdev socket,udp= has them. What the model rejects ends the device with a line; the
- * guest's QEMU ends with this process and this one with it. */
+ * guest's QEMU ends with this process and this one with it, unless the guest has switched itself off with the
+ * device armed: then a magic packet from any port of this host starts QEMU again, as power that comes back.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -62,6 +64,16 @@ enum {
     PCI_SUBSYSTEM = 0x2c,
     PCI_CAPABILITIES = 0x34,
 };
+/* What the device rejects at its PCI side. */
+static const struct nic_source by_master = {RULE_STATED,
+                                            "PCI local bus 3.0, 6.2.2: bit 2 of the command register"};
+static const struct nic_source by_power = {
+    RULE_STATED, "PCI power management 1.2, 5.4.1: in D3hot only configuration space answers"};
+static const struct nic_source by_link = {
+    RULE_STATED, "r8169 rtl_init_one (comment): ASPM makes some of these devices stop"};
+static const struct nic_source by_order = {
+    RULE_OWN, "a device that still runs writes where a boot loader told it to: it is reset first"};
+
 enum { CLASS_ETHERNET = 0x0200, COMMAND_WRITABLE = 0x0547, COMMAND_MASTER = 4, STATUS_CAPABILITIES = 0x10 };
 
 /* Two capabilities: PCI power management 1.2, 3.2; PCI Express base 5.0, 7.5.3. */
@@ -70,6 +82,9 @@ enum {
     POWER_ID = 0x01,
     POWER_CONTROL = POWER + 4,
     POWER_STATE = 3,
+    POWER_EVENT_D3 = 0xc000, // capabilities: from D3hot and D3cold
+    POWER_EVENT_ENABLE = 1 << 8,
+    POWER_EVENT = 1 << 15, // written ones are cleared
     EXPRESS = 0x50,
     EXPRESS_ID = 0x10,
     LINK_CONTROL = EXPRESS + 0x10,
@@ -88,7 +103,9 @@ static struct {
     uint32_t regions;
     int unplugged;
     int has_slept;          // since it has an address
+    int was_quiet;          // since power-on: the boot loader's traffic has ended
     uint64_t in, lost, out; // frames
+    uint32_t woken;
 } the;
 
 static _Noreturn void fail(const char *what)
@@ -99,10 +116,10 @@ static _Noreturn void fail(const char *what)
 
 /* ---- struct nic_bus ---- */
 
-static void bus_reject(void *self, const char *what)
+static void bus_reject(void *self, const char *what, const struct nic_source *by)
 {
     (void)self;
-    fprintf(stderr, "nic-pci: %s rejected: %s\n", the.model->name, what);
+    fprintf(stderr, "nic-pci: %s rejected: %s (%s)\n", the.model->name, what, by->where);
     exit(3);
 }
 
@@ -110,7 +127,7 @@ static uint8_t *bus_dma(void *self, uint64_t address, uint32_t bytes)
 {
     (void)self;
     if (!(the.config[PCI_COMMAND] & COMMAND_MASTER))
-        bus_reject(NULL, "DMA before the device is a bus master");
+        bus_reject(NULL, "DMA before the device is a bus master", &by_master);
     for (uint32_t i = 0; i < the.regions; i++)
         if (address >= the.region[i].address &&
             address + bytes <= the.region[i].address + the.region[i].bytes)
@@ -146,11 +163,11 @@ static void power_on(void)
     put(PCI_BAR0 + 4 * the.model->bar, 4, 0, ~(the.model->bar_bytes - 1));
     put(PCI_STATUS, 2, STATUS_CAPABILITIES, 0);
     put(PCI_CAPABILITIES, 1, POWER, 0);
-    put(POWER, 2, EXPRESS << 8 | POWER_ID, 0);
-    put(POWER_CONTROL, 2, POWER_STATE, POWER_STATE);
+    put(POWER, 4, (uint32_t)(POWER_EVENT_D3 | 3) << 16 | EXPRESS << 8 | POWER_ID, 0);
+    put(POWER_CONTROL, 2, POWER_STATE, POWER_STATE | POWER_EVENT_ENABLE);
     put(EXPRESS, 4, 2 << 16 | EXPRESS_ID, 0); // an endpoint
     put(LINK_CONTROL, 2, LINK_ASPM, 0x01ff);
-    the.has_slept = 0;
+    the.has_slept = the.was_quiet = 0;
     the.model->power_on(&bus, 0, the.mac);
     if (the.unplugged) the.model->set_link(0);
 }
@@ -179,11 +196,24 @@ static void config_write(uint32_t address, uint32_t bytes, uint32_t value)
     }
 }
 
-static void check_awake(void)
+/* Asleep, and a magic packet may wake the machine up. */
+static int is_armed(void)
 {
-    if (the.config[POWER_CONTROL] & POWER_STATE) bus_reject(NULL, "registers of a device that sleeps");
-    if (the.config[LINK_CONTROL] & LINK_ASPM) // r8169 rtl_init_one
-        bus_reject(NULL, "registers behind a link that may sleep: there are devices that stop");
+    return (the.config[POWER_CONTROL] & POWER_STATE) == POWER_STATE &&
+           config_read(POWER_CONTROL, 2) & POWER_EVENT_ENABLE;
+}
+
+/* Before a register is touched. OVMF has no driver for this device, and may let it do what it likes; the one
+ * that comes takes bus mastering away, and gives it back after the reset. */
+static void check_access(void)
+{
+    if (!the.model->is_running()) the.was_quiet = 1;
+    if (!the.was_quiet && the.config[PCI_COMMAND] & COMMAND_MASTER)
+        bus_reject(NULL, "bus mastering before the reset", &by_order);
+    if (the.config[POWER_CONTROL] & POWER_STATE)
+        bus_reject(NULL, "registers of a device that sleeps", &by_power);
+    if (the.config[LINK_CONTROL] & LINK_ASPM)
+        bus_reject(NULL, "registers behind a link that may sleep", &by_link);
 }
 
 /* ---- QEMU's questions ---- */
@@ -258,13 +288,13 @@ static void serve(const struct message *m)
         break;
     case BAR_READ:
         offset = offset_of(m);
-        if (offset != UINT32_MAX) check_awake();
+        if (offset != UINT32_MAX) check_access();
         answer(offset == UINT32_MAX ? UINT64_MAX : the.model->read(offset, m->u.bar.bytes), 8);
         break;
     case BAR_WRITE:
         offset = offset_of(m);
         if (offset != UINT32_MAX) {
-            check_awake();
+            check_access();
             the.model->write(offset, m->u.bar.bytes, m->u.bar.value);
         }
         answer(0, 8);
@@ -288,6 +318,10 @@ static void take_frame(void)
         memset(frame + n, 0, (size_t)(60 - n));
         n = 60;
     }
+    if (is_armed()) {
+        the.woken += (uint32_t)the.model->wakes(frame, (uint32_t)n);
+        return;
+    }
     if (the.model->arrive(frame, (uint32_t)n, ARRIVES_WELL))
         the.in++;
     else
@@ -296,15 +330,17 @@ static void take_frame(void)
 
 /* ---- start ---- */
 
+/* Of port `local`, to and from `peer` only; 0: from every port. */
 static void open_wire(uint16_t local, uint16_t peer)
 {
     int bytes = 4 << 20; // a burst of the host's waits here, as it would in the device's own memory
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (the.wire > 0) close(the.wire);
     the.wire = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     a.sin_port = htons(local);
     if (the.wire < 0 || bind(the.wire, (struct sockaddr *)&a, sizeof a)) fail("wire");
     a.sin_port = htons(peer);
-    if (connect(the.wire, (struct sockaddr *)&a, sizeof a)) fail("wire");
+    if (peer && connect(the.wire, (struct sockaddr *)&a, sizeof a)) fail("wire");
     setsockopt(the.wire, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
 }
 
@@ -331,6 +367,39 @@ static void start_qemu(int count, char **argument)
     the.qemu = pair[0];
 }
 
+/* Until QEMU has gone. */
+static void run(void)
+{
+    for (;;) {
+        struct message question;
+        struct pollfd p[] = {{.fd = the.qemu, .events = POLLIN}, {.fd = the.wire, .events = POLLIN}};
+        if (poll(p, 2, -1) < 0 && errno != EINTR) fail("poll");
+        if (p[1].revents) take_frame();
+        if (!p[0].revents) continue;
+        if (receive(&question)) break;
+        serve(&question);
+    }
+    for (uint32_t i = 0; i < the.regions; i++) munmap(the.region[i].at, the.region[i].bytes);
+    the.regions = 0;
+}
+
+/* The machine is off, the device listens. 0: nobody has woken it up for a while. */
+static int sleep_until_woken(uint16_t local)
+{
+    enum { PATIENCE_MS = 120000 };
+    open_wire(local, 0);
+    fprintf(stderr, "nic-pci: off, waits for a magic packet\n");
+    for (uint32_t before = the.woken; the.woken == before;) {
+        struct pollfd p = {.fd = the.wire, .events = POLLIN};
+        if (poll(&p, 1, PATIENCE_MS) <= 0) return 0;
+        uint32_t had = the.woken;
+        take_frame();
+        fprintf(stderr, "nic-pci: %s\n",
+                the.woken > had ? "woken by a magic packet" : "a frame does not wake it");
+    }
+    return 1;
+}
+
 int main(int count, char **argument)
 {
     static const struct nic_model *const models[] = {&rtl8125_model, &igc_model, NULL};
@@ -352,20 +421,17 @@ int main(int count, char **argument)
         return 2;
     }
     for (uint32_t i = 0; i < 6; i++) the.mac[i] = (uint8_t)m[i];
-    open_wire((uint16_t)strtoul(argument[3], NULL, 10), (uint16_t)strtoul(argument[4], NULL, 10));
-    start_qemu(count - 5, argument + 5);
-    power_on();
-    for (;;) {
-        struct message question;
-        struct pollfd p[] = {{.fd = the.qemu, .events = POLLIN}, {.fd = the.wire, .events = POLLIN}};
-        if (poll(p, 2, -1) < 0 && errno != EINTR) fail("poll");
-        if (p[1].revents) take_frame();
-        if (!p[0].revents) continue;
-        if (receive(&question)) break;
-        serve(&question);
-    }
+    uint16_t local = (uint16_t)strtoul(argument[3], NULL, 10),
+             peer = (uint16_t)strtoul(argument[4], NULL, 10);
+    do {
+        open_wire(local, peer);
+        power_on();
+        start_qemu(count - 5, argument + 5);
+        run();
+        wait(NULL);
+        close(the.qemu);
+    } while (is_armed() && sleep_until_woken(local));
     fprintf(stderr, "nic-pci: %s: %llu frames in, %llu not taken, %llu out\n", the.model->name,
             (unsigned long long)the.in, (unsigned long long)the.lost, (unsigned long long)the.out);
-    wait(NULL);
     return 0;
 }

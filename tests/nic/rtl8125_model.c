@@ -10,6 +10,72 @@
 
 enum { RING_MOST = 1024, BUSY_READS = 2, RESET_READS = 3, JUMBO_MOST = 9216 - 4 /* r8169 JUMBO_9K */ };
 
+/* What accesses are rejected by. rge: of OpenBSD (if_rge.c 1.3x), where FreeBSD's is the same. */
+enum source {
+    BY_ACCESS,
+    BY_MEMORY,
+    BY_RESET,
+    BY_PHY_WINDOW,
+    BY_RINGS_FIRST,
+    BY_RINGS_STILL,
+    BY_RING_ALIGN,
+    BY_RING_END,
+    BY_OWNER,
+    BY_ONE_QUEUE,
+    BY_LOCK,
+    BY_ADDRESS,
+    BY_COUNTERS_ALIGN,
+    BY_COUNTERS_BUSY,
+    BY_COUNTERS_RECEIVER,
+    BY_DOORBELL,
+    BY_TRANSMITTER,
+    BY_FORMAT,
+    BY_WHOLE_FRAMES,
+    BY_PADDING,
+    BY_LONGEST,
+    BY_BUFFER,
+    SOURCES
+};
+static const struct nic_source sources[SOURCES] = {
+    [BY_ACCESS] = {RULE_KEPT, "r8169 RTL_R8, RTL_R16, RTL_R32 (readb, readw, readl); rge RGE_READ_1, _2, _4"},
+    [BY_MEMORY] = {RULE_OWN,
+                   "no device asks whose memory it is: without an IOMMU it reads or spoils somebody's"},
+    [BY_RESET] = {RULE_KEPT,
+                  "r8169 rtl_hw_reset, rge_reset: ChipCmd alone is looked at until CmdReset is clear"},
+    [BY_PHY_WINDOW] = {RULE_KEPT, "r8169 r8168_phy_ocp_write, r8168_phy_ocp_read (rtl_ocp_gphy_cond); "
+                                  "rge_write_phy_ocp, rge_read_phy_ocp: each waits for the flag"},
+    [BY_RINGS_FIRST] = {RULE_KEPT,
+                        "r8169 rtl_hw_start (rtl_set_rx_tx_desc_registers, then ChipCmd); rge_init"},
+    [BY_RINGS_STILL] = {RULE_KEPT,
+                        "r8169 rtl_hw_start, rge_init: both after a reset, never while a unit is on"},
+    [BY_RING_ALIGN] = {RULE_STATED, "r8169 rtl_open (comment): descriptors need 256 bytes alignment"},
+    [BY_RING_END] = {RULE_STATED, "8169, pages 51 and 56 (EOR): the ring ends at the descriptor that has it"},
+    [BY_OWNER] = {RULE_STATED, "8169, pages 51 and 56 (OWN): set, descriptor and buffer are the NIC's"},
+    [BY_ONE_QUEUE] = {RULE_KEPT, "r8169 rtl_hw_start_8125_common (0x4500 and 0x4800 cleared); rge_init "
+                                 "(RGE_RXQUEUE_CTRL)"},
+    [BY_LOCK] = {RULE_KEPT, "r8169 rtl_unlock_config_regs around every write; rge RGE_EECMD_WRITECFG"},
+    [BY_ADDRESS] = {RULE_KEPT, "r8169 rtl_rar_set, rge_set_macaddr: unlocked, MAC4 and MAC0 by 32 bits"},
+    [BY_COUNTERS_ALIGN] = {RULE_STATED, "8169, 6.1 (DTCCR): 64-byte aligned"},
+    [BY_COUNTERS_BUSY] = {RULE_KEPT,
+                          "r8169 rtl8169_do_counters (rtl_counters_cond), rge_kstat_read: both wait; "
+                          "8169, 6.1: clear when the dump is done"},
+    [BY_COUNTERS_RECEIVER] = {RULE_STATED, "r8169 rtl8169_update_counters (comment): some chips dump nothing "
+                                           "while the receiver is off"},
+    [BY_DOORBELL] = {RULE_KEPT, "r8169 rtl8169_doorbell (TxPoll_8125, 16 bits, bit 0); rge_txstart"},
+    [BY_TRANSMITTER] = {RULE_KEPT,
+                        "r8169 rtl8169_up, then netif_start_queue; rge_init, then ifq_clr_oactive"},
+    [BY_FORMAT] = {RULE_STATED,
+                   "r8169 rtl_hw_start_8125_common (comment at 0xeb58): the new descriptor format"},
+    [BY_WHOLE_FRAMES] = {RULE_OWN,
+                         "the device takes pieces and offloads (8169, pages 51 to 53), but this driver "
+                         "makes none: one is a mistake"},
+    [BY_PADDING] = {RULE_KEPT, "r8169 rtl_quirk_packet_padto: this family is given padded frames"},
+    [BY_LONGEST] = {RULE_KEPT, "r8169 rtl_jumbo_max (JUMBO_9K); rge RGE_JUMBO_FRAMELEN"},
+    [BY_BUFFER] = {RULE_STATED,
+                   "8169, page 56 (Buffer_Size): the room of the buffer; without one a frame would "
+                   "never end"},
+};
+
 static const uint32_t revisions[] = {REVISION_A, REVISION_B, REVISION_D, REVISION_D + 1,
                                      0x6c9}; // last: RTL8127
 
@@ -27,11 +93,12 @@ static struct {
     uint32_t sum[RING_MOST];                   // of their frames
     struct rtl8125_tally tally, dumped;        // dumped: as the counters were when that was asked for
     uint32_t doorbells;
+    int eee; // the line may sleep: as negotiated last
 } the;
 
-static _Noreturn void reject(const char *what)
+static _Noreturn void reject(enum source by, const char *what)
 {
-    the.bus.reject(the.bus.self, what);
+    the.bus.reject(the.bus.self, what, &sources[by]);
     abort();
 }
 
@@ -47,18 +114,16 @@ static void put(uint32_t reg, uint32_t bytes, uint32_t value)
     memcpy(the.reg + reg, &value, bytes);
 }
 
-static uint8_t *dma(uint64_t address, uint32_t bytes, const char *otherwise)
+static uint8_t *dma_by(enum source by, uint64_t address, uint32_t bytes, const char *otherwise)
 {
     uint8_t *p = the.bus.dma(the.bus.self, address, bytes);
-    if (!p) reject(otherwise);
+    if (!p) reject(by, otherwise);
     return p;
 }
 
-static uint32_t sum_of(const uint8_t *p, uint32_t bytes)
+static uint8_t *dma(uint64_t address, uint32_t bytes, const char *otherwise)
 {
-    uint32_t s = 2166136261u;
-    for (uint32_t i = 0; i < bytes; i++) s = (s ^ p[i]) * 16777619u;
-    return s;
+    return dma_by(BY_MEMORY, address, bytes, otherwise);
 }
 
 /* ---- power-on and reset ---- */
@@ -100,6 +165,16 @@ static void power_on(const struct nic_bus *bus, uint32_t variant, const uint8_t 
     the.mac[MAC_TX_FORMAT / 2] = 1;
     the.phy[PHY_BMCR / 2] = BMCR_POWER_DOWN;
     the.phy[PHY_STATE / 2] = 2;
+    if (variant == 1) { // this one has booted the machine, and is as it should be, but for its line
+        the.phy[PHY_BMCR / 2] = BMCR_NEGOTIATE;
+        the.phy[PHY_STATE / 2] = PHY_STATE_RUNS;
+        the.phy[PHY_ADVERTISE / 2] = ADVERTISE_2500;
+    }
+    the.mac[MAC_EEE / 2] = MAC_EEE_BITS; // r8169 rtl8125_config_eee_mac: what an operating system leaves
+    the.phy[PHY_EEE_OFFER / 2] = EEE_OFFER_100 | EEE_OFFER_1000;
+    the.phy[PHY_EEE_OFFER_2500 / 2] = EEE_OFFER_2500;
+    the.eee = 1;
+    put(REG_CONFIG5, 1, CONFIG5_WAKE_FRAMES);
     the.tally.rx_missed = 0xfff0; // counts on where another driver stopped, and wraps around soon
     the.tally.rx_errors = 77;
 }
@@ -118,12 +193,17 @@ static void write_mac_window(uint32_t value)
 static void write_phy_window(uint32_t value)
 {
     uint32_t reg = value >> OCP_SHIFT & 0xfffe;
-    if (the.phy_busy) reject("PHY: a command before the last one was done");
+    if (the.phy_busy) reject(BY_PHY_WINDOW, "PHY: a command before the last one was done");
     the.phy_command = value;
     the.phy_busy = BUSY_READS;
     if (!(value & (uint32_t)OCP_FLAG)) return;
     the.phy[reg / 2] = (uint16_t)value;
-    if (reg == PHY_BMCR) the.phy[PHY_STATE / 2] = value & BMCR_POWER_DOWN ? 2 : PHY_STATE_RUNS;
+    if (reg != PHY_BMCR) return;
+    the.phy[PHY_STATE / 2] = value & BMCR_POWER_DOWN ? 2 : PHY_STATE_RUNS;
+    if (value &
+        BMCR_RESTART) // IEEE 802.3, 28C and 45.2.7.13: what is offered counts when links are negotiated
+        the.eee = the.phy[PHY_EEE_OFFER / 2] & (EEE_OFFER_100 | EEE_OFFER_1000) ||
+                  the.phy[PHY_EEE_OFFER_2500 / 2] & EEE_OFFER_2500;
 }
 
 static uint32_t read_phy_window(void)
@@ -141,12 +221,13 @@ static uint32_t read_phy_window(void)
 static uint64_t model_read(uint32_t offset, uint32_t bytes)
 {
     if (the.fault == FAULT_DEAD) return UINT64_MAX;
-    if (bytes > 4 || offset % bytes || offset + bytes > RTL_BAR_BYTES) reject("read: width or alignment");
+    if (bytes > 4 || offset % bytes || offset + bytes > RTL_BAR_BYTES)
+        reject(BY_ACCESS, "read: width or alignment");
     if (offset == REG_CMD) { // r8169 rtl_hw_reset: the bit reads 1 until the reset is over
         if (the.resetting && the.fault != FAULT_RESET_HANGS && --the.resetting == 0) put(REG_CMD, 1, 0);
         return get(REG_CMD, 1);
     }
-    if (the.resetting) reject("a register was read during the reset");
+    if (the.resetting) reject(BY_RESET, "a register was read during the reset");
     switch (offset) {
     case REG_TX_CONFIG:
         return the.revision << REVISION_SHIFT | (get(REG_TX_CONFIG, 4) & 0x0300ffff);
@@ -183,12 +264,14 @@ static uint64_t ring(uint32_t low)
 static void check_before_start(uint32_t enabled)
 {
     if (enabled & CMD_RX) {
-        dma(ring(REG_RX_LOW), sizeof(struct rtl8125_descriptor), "receiver enabled without a ring");
+        dma_by(BY_RINGS_FIRST, ring(REG_RX_LOW), sizeof(struct rtl8125_descriptor),
+               "receiver enabled without a ring");
         if (get(REG_QUEUES, 2) & 0x1c || get(REG_RSS, 4)) // rge: RXQUEUE_CTRL 0x001c; r8169: both are cleared
-            reject("receiver enabled with more than one queue");
+            reject(BY_ONE_QUEUE, "receiver enabled with more than one queue");
     }
     if (enabled & CMD_TX)
-        dma(ring(REG_TX_LOW), sizeof(struct rtl8125_descriptor), "transmitter enabled without a ring");
+        dma_by(BY_RINGS_FIRST, ring(REG_TX_LOW), sizeof(struct rtl8125_descriptor),
+               "transmitter enabled without a ring");
 }
 
 static void write_command(uint32_t value)
@@ -205,10 +288,13 @@ static void write_command(uint32_t value)
 
 static void write_tally(uint32_t value)
 {
-    if (the.dumping) reject("counters: a dump was asked for before the last one was done");
+    if (the.dumping) reject(BY_COUNTERS_BUSY, "counters: a dump was asked for before the last one was done");
     put(REG_TALLY_LOW, 4, value);
     if (!(value & TALLY_DUMP)) return;
-    if (value & 63 & ~(uint32_t)TALLY_DUMP) reject("counters: address is not 64-byte aligned"); // 8169, 6.1
+    if (!(get(REG_CMD, 1) & CMD_RX))
+        reject(BY_COUNTERS_RECEIVER, "counters: dumped while the receiver is off");
+    if (value & 63 & ~(uint32_t)TALLY_DUMP)
+        reject(BY_COUNTERS_ALIGN, "counters: address is not 64-byte aligned"); // 8169, 6.1
     the.dumped = the.tally;
     the.dumping = BUSY_READS;
 }
@@ -218,9 +304,10 @@ static void write_tally(uint32_t value)
  * pieces, offloads. */
 static void doorbell(uint32_t value)
 {
-    if (value != TX_POLL_NOW) reject("doorbell: an unknown queue");
-    if (!(get(REG_CMD, 1) & CMD_TX)) reject("doorbell before the transmitter is enabled");
-    if (the.mac[MAC_TX_FORMAT / 2] & 1) reject("the transmit ring is read as 32-byte descriptors"); // r8169
+    if (value != TX_POLL_NOW) reject(BY_DOORBELL, "doorbell: an unknown queue");
+    if (!(get(REG_CMD, 1) & CMD_TX)) reject(BY_TRANSMITTER, "doorbell before the transmitter is enabled");
+    if (the.mac[MAC_TX_FORMAT / 2] & 1)
+        reject(BY_FORMAT, "the transmit ring is read as 32-byte descriptors"); // r8169
     the.doorbells++;
     if (the.fault == FAULT_DOORBELL_LOST) { // r8169 rtl_tx: requests that are too close are lost
         the.fault = FAULT_NONE;
@@ -229,18 +316,20 @@ static void doorbell(uint32_t value)
     struct rtl8125_descriptor *d = NULL;
     uint32_t at = the.tx_at;
     for (uint32_t n = 0; n < RING_MOST; n++) {
-        d = (struct rtl8125_descriptor *)(void *)dma(ring(REG_TX_LOW) + at * sizeof *d, sizeof *d,
-                                                     "the transmit ring has no end");
+        d = (struct rtl8125_descriptor *)(void *)dma_by(BY_RING_END, ring(REG_TX_LOW) + at * sizeof *d,
+                                                        sizeof *d, "the transmit ring has no end");
         if (!(d->status & (uint32_t)DESCRIPTOR_OWN)) break;
         if (n >= the.told) {
             uint32_t bytes = d->status & TX_LENGTH;
             if ((d->status >> 16 & 0x3fff) != (DESCRIPTOR_FIRST | DESCRIPTOR_LAST) >> 16)
-                reject("transmit descriptor: not a whole frame, or an offload");
-            if (d->vlan) reject("transmit descriptor: VLAN or checksum asked for");
-            if (bytes < TX_FRAME_MIN) reject("transmit descriptor: a frame shorter than 60 bytes");
-            if (bytes > JUMBO_MOST) reject("transmit descriptor: a frame longer than r8169 sends");
-            the.sum[at] =
-                sum_of(dma(d->address, bytes, "a frame is sent from memory that is not the driver's"), bytes);
+                reject(BY_WHOLE_FRAMES, "transmit descriptor: not a whole frame, or an offload");
+            if (d->vlan) reject(BY_WHOLE_FRAMES, "transmit descriptor: VLAN or checksum asked for");
+            if (bytes < TX_FRAME_MIN)
+                reject(BY_PADDING, "transmit descriptor: a frame shorter than 60 bytes");
+            if (bytes > JUMBO_MOST)
+                reject(BY_LONGEST, "transmit descriptor: a frame longer than r8169 sends");
+            the.sum[at] = frame_sum(
+                dma(d->address, bytes, "a frame is sent from memory that is not the driver's"), bytes);
             the.seen[at] = *d;
             the.told++;
         }
@@ -254,24 +343,25 @@ static void doorbell(uint32_t value)
 static void check_ring_write(uint32_t offset, uint32_t value)
 {
     uint32_t unit = offset < REG_RX_LOW ? CMD_TX : CMD_RX;
-    if (get(REG_CMD, 1) & unit) reject("a ring is moved while the device uses it");
+    if (get(REG_CMD, 1) & unit) reject(BY_RINGS_STILL, "a ring is moved while the device uses it");
     if ((offset == REG_TX_LOW || offset == REG_RX_LOW) && value % RING_ALIGN)
-        reject("a ring is not 256-byte aligned");
+        reject(BY_RING_ALIGN, "a ring is not 256-byte aligned");
 }
 
 static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
 {
     uint32_t value = (uint32_t)value64;
     if (the.fault == FAULT_DEAD) return;
-    if (bytes > 4 || offset % bytes || offset + bytes > RTL_BAR_BYTES) reject("write: width or alignment");
-    if (the.resetting) reject("a register was written during the reset");
+    if (bytes > 4 || offset % bytes || offset + bytes > RTL_BAR_BYTES)
+        reject(BY_ACCESS, "write: width or alignment");
+    if (the.resetting) reject(BY_RESET, "a register was written during the reset");
     int locked = get(REG_CONFIG_LOCK, 1) != CONFIG_UNLOCKED;
     if (offset < REG_MAR0) { // r8169 rtl_rar_set, rge_set_macaddr: behind the lock, by 32 bits
-        if (locked) reject("the station address is written while it is locked");
-        if (bytes != 4) reject("the station address is not written by 32 bits");
+        if (locked) reject(BY_LOCK, "the station address is written while it is locked");
+        if (bytes != 4) reject(BY_ADDRESS, "the station address is not written by 32 bits");
     }
     if (offset > REG_CONFIG_LOCK && offset <= REG_CONFIG5 && locked)
-        reject("a configuration register is written while it is locked");
+        reject(BY_LOCK, "a configuration register is written while it is locked");
     switch (offset) {
     case REG_TX_LOW:
     case REG_TX_HIGH:
@@ -290,7 +380,7 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
         write_tally(value);
         break;
     case REG_TX_POLL:
-        if (bytes != 2) reject("doorbell: not 16 bits wide"); // r8169 rtl8169_doorbell
+        if (bytes != 2) reject(BY_DOORBELL, "doorbell: not 16 bits wide"); // r8169 rtl8169_doorbell
         doorbell(value);
         break;
     case REG_MAC_OCP:
@@ -318,8 +408,8 @@ static int is_accepted(const uint8_t *frame)
 static struct rtl8125_descriptor *rx_descriptor(uint32_t at)
 {
     struct rtl8125_descriptor *d;
-    return (struct rtl8125_descriptor *)(void *)dma(ring(REG_RX_LOW) + at * sizeof *d, sizeof *d,
-                                                    "the receive ring has no end");
+    return (struct rtl8125_descriptor *)(void *)dma_by(BY_RING_END, ring(REG_RX_LOW) + at * sizeof *d,
+                                                       sizeof *d, "the receive ring has no end");
 }
 
 static uint32_t after(uint32_t at)
@@ -334,7 +424,7 @@ static int has_room(uint32_t bytes)
         struct rtl8125_descriptor *d = rx_descriptor(at);
         if (!(d->status & (uint32_t)DESCRIPTOR_OWN) || n == RING_MOST || (n && at == the.rx_at)) return 0;
         uint32_t size = d->status & RX_LENGTH;
-        if (size == 0) reject("receive descriptor: a buffer without a size");
+        if (size == 0) reject(BY_BUFFER, "receive descriptor: a buffer without a size");
         dma(d->address, size, "a frame is received into memory that is not the driver's");
         room += size;
     }
@@ -397,9 +487,9 @@ static uint32_t model_transmit(uint32_t most)
         uint32_t bytes = d->status & TX_LENGTH;
         const uint8_t *frame = the.bus.dma(the.bus.self, d->address, bytes);
         if (memcmp(d, &the.seen[at], sizeof *d) != 0)
-            reject("a transmit descriptor was changed while it was the device's");
-        if (!frame || sum_of(frame, bytes) != the.sum[at])
-            reject("a frame was changed while its descriptor was the device's");
+            reject(BY_OWNER, "a transmit descriptor was changed while it was the device's");
+        if (!frame || frame_sum(frame, bytes) != the.sum[at])
+            reject(BY_OWNER, "a frame was changed while its descriptor was the device's");
         the.bus.sent(the.bus.self, frame, bytes);
         the.tally.tx_frames++;
         the.tx_at = d->status & DESCRIPTOR_END ? 0 : at + 1;
@@ -427,6 +517,33 @@ static uint32_t doorbells(void)
     return the.doorbells;
 }
 
+static int is_running(void)
+{
+    return (get(REG_CMD, 1) & (CMD_TX | CMD_RX)) != 0;
+}
+
+/* rge_phy_config (Disable EEE): the MAC's bits, and what the PHY offers. */
+static int line_sleeps(void)
+{
+    return the.eee || the.mac[MAC_EEE / 2] & MAC_EEE_BITS;
+}
+
+/* Asleep, with the event enabled (PCI): r8169 __rtl8169_set_wol (magic packets by MAC register 0xc0b6, others
+ * by Config5; LanWake, PME_SIGNAL), rtl_wol_enable_rx (filter, gate), rtl_set_d3_pll_down; rge_wol_power
+ * (PM_EN). */
+static int wakes(const uint8_t *frame, uint32_t bytes)
+{
+    static const uint8_t broadcast[6] = {255, 255, 255, 255, 255, 255};
+    uint32_t by_frame = get(REG_CONFIG5, 1) & CONFIG5_WAKE_FRAMES;
+    if (!(get(REG_CONFIG1, 1) & CONFIG1_POWER) || !(get(REG_CONFIG2, 1) & CONFIG2_PME_SIGNAL) ||
+        !(get(REG_CONFIG5, 1) & CONFIG5_LAN_WAKE) || (get(REG_PM, 1) & PM_PLL_ALWAYS) != PM_PLL_ALWAYS)
+        return 0;
+    if (!(get(REG_PHY_STATUS, 2) & PHY_STATUS_LINK) || the.phy[PHY_BMCR / 2] & BMCR_POWER_DOWN) return 0;
+    if (get(REG_MISC, 4) & MISC_RX_GATE || bytes < 6 || !is_accepted(frame)) return 0;
+    if (by_frame && (memcmp(frame, the.reg, 6) == 0 || memcmp(frame, broadcast, 6) == 0)) return 1;
+    return the.mac[MAC_WAKE / 2] & MAC_WAKE_MAGIC && is_magic(frame, bytes, the.reg);
+}
+
 const struct nic_model rtl8125_model = {
     .name = "rtl8125",
     .vendor = REALTEK_VENDOR,
@@ -443,4 +560,9 @@ const struct nic_model rtl8125_model = {
     .set_link = set_link,
     .set_fault = set_fault,
     .doorbells = doorbells,
+    .is_running = is_running,
+    .line_sleeps = line_sleeps,
+    .wakes = wakes,
+    .sources = sources,
+    .source_count = SOURCES,
 };

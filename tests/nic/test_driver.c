@@ -30,6 +30,21 @@ static void lists_the_device(void **state)
     fail_msg("the driver does not list its device");
 }
 
+/* Everything that the model rejects, it rejects by a document that is named, or says why it is stricter. */
+static void every_rule_has_a_source(void **state)
+{
+    static const char *const documents[] = {"r8169 ", "8169, ", "I210, ", "igc ", "igc_", "rge"};
+    (void)state;
+    for (uint32_t i = 0; i < NIC_MODEL.source_count; i++) {
+        const struct nic_source *s = &NIC_MODEL.sources[i];
+        int named = s->rule == RULE_OWN;
+        if (!s->where || strlen(s->where) < 16) fail_msg("source %u is not there", i);
+        for (size_t d = 0; d < sizeof documents / sizeof *documents; d++)
+            named |= strncmp(s->where, documents[d], strlen(documents[d])) == 0;
+        if (!named || s->rule < RULE_STATED || s->rule > RULE_OWN) fail_msg("no document: %s", s->where);
+    }
+}
+
 /* In a process of its own: a mistake may do anything. Everything the exercises say of it, one line each. */
 static void complaints_of(const struct mutant *m, char *out, size_t bytes)
 {
@@ -67,7 +82,7 @@ static void is_caught(void **state)
 
 int main(void)
 {
-    enum { MOST = 64 };
+    enum { MOST = 96 };
     static struct CMUnitTest tests[MOST];
     static char name[MOST][64];
     static const struct exercise *exercise[MOST];
@@ -78,6 +93,7 @@ int main(void)
         tests[n] = (struct CMUnitTest){exercises[i].name, passes, NULL, NULL, &exercise[n]};
     }
     tests[n++] = (struct CMUnitTest){"the driver lists the device", lists_the_device, NULL, NULL, NULL};
+    tests[n++] = (struct CMUnitTest){"every rule has a source", every_rule_has_a_source, NULL, NULL, NULL};
     for (uint32_t i = 0; i < mutants_count && n < MOST; i++, n++) {
         snprintf(name[n], sizeof name[n], "seeded bug: %s", mutants[i].name);
         mutant[n] = &mutants[i];
