@@ -8,7 +8,7 @@ enum { RETRY_NS = 10000000, WINDOW = 64 };
 
 struct mini_host mini_host_make(struct mini_wire wire, struct siphash_key flock_key, uint32_t session)
 {
-    struct mini_host h = {.wire = wire, .flock_key = flock_key};
+    struct mini_host h = {.wire = wire, .flock_key = flock_key, .attempts = 200};
     h.terms = (struct wire_open){.session = session,
                                  .duck = 3,
                                  .payload = WIRE_PAYLOAD,
@@ -55,7 +55,7 @@ int mini_ask(struct mini_host *h, enum wire_type type, const void *payload, uint
 {
     uint32_t number = ++h->sequence;
     uint32_t session = type == WIRE_DISCOVER || type == WIRE_OPEN ? 0 : h->terms.session;
-    for (int attempt = 0; attempt < 200; attempt++) {
+    for (uint32_t attempt = 0; attempt < h->attempts; attempt++) {
         mini_send(h, (struct wire_header){.type = (uint8_t)type, .session = session, .sequence = number},
                   payload, bytes);
         uint64_t until = h->wire.now(h->wire.self) + RETRY_NS;
@@ -114,8 +114,8 @@ int mini_put(struct mini_host *h, enum wire_object kind, uint32_t object, const 
         .kind = kind, .object = object, .total = (uint32_t)count, .hash = wire_object_hash(bytes, count)};
     struct wire_put_ack ack = {0};
     uint32_t next = 0, done = 0; // chunks sent once; chunks without a gap
-    int stalls = 0;
-    while (stalls < 400) {
+    uint32_t stalls = 0;
+    while (stalls < 2 * h->attempts) {
         uint32_t end = done + WINDOW < chunks ? done + WINDOW : chunks;
         while (next < end) {
             send_chunk(h, put, bytes, next, next + 1 == end);

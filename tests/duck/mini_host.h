@@ -20,6 +20,7 @@ struct mini_host {
     struct wire_open terms;
     uint32_t sequence; // of requests
     uint32_t hidden;
+    uint32_t attempts; // 10 ms each, then there is no answer
     struct wire_hello hello;
     struct wire_opened opened;
     struct wire_refused refused;

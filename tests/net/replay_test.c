@@ -20,7 +20,7 @@
 #include "tests/net/world.h"
 
 #define MS 1000000ull
-enum { STEPS = 6, TOKENS = 3, WAIT_MS = 10000 };
+enum { STEPS = 6, TOKENS = 3, WAIT_MS = 60000 };
 
 static const struct duck_bank_shape banks[] = {{6, 1, 64}, {5, 2, 56}, {0, 1, 96}};
 static const struct duck_run whole[] = {{0, 0, 8}, {1, 0, 7}, {2, 0, 12}};
