@@ -30,8 +30,8 @@ install_packages() {
     say "installing ${#missing[@]} missing packages: ${missing[*]}"
     local log
     log=$(mktemp)
-    if ! { "${root[@]}" apt-get update -qq &&
-        "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    if ! { "${root[@]}" apt-get -o Acquire::Retries=3 update -qq &&
+        "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
         tail -n 20 "$log" >&2
         die "apt-get could not install them (whole log: $log)"
     fi

