@@ -36,7 +36,7 @@ cable() { # I on|off
 guest 1
 guest 2
 for i in 1 2; do
-    wait_for "ready: duck-$i" "$work/guest_$i.log" 120
+    wait_for "ready: duck-$i" "$work/guest_$i.log" 200
     exec {hold}<>"$work/monitor_$i.in" {hold}<>"$work/monitor_$i.out" # the monitor's ends stay open
 done
 grep -q "NIC: virtio-net" "$work/guest_1.log" || fail "guest 1 has no virtio-net"
@@ -54,9 +54,9 @@ flock short '{"address": "10.21.0.101"}, {"address": "10.21.0.102"}' 2000
 # Both ways frames are larger than any of 1500-byte packets.
 ip netns exec "$ns" tshark -l -i p0b -f "greater 1515" -T fields -e eth.src -e frame.len >"$work/large" 2>"$work/tshark.log" &
 pids+=($!)
-wait_for "Capturing on" "$work/tshark.log" 60
+wait_for "Capturing on" "$work/tshark.log"
 compare_logits both
-for i in 1 2; do wait_for "02:00:00:00:00:0$i" "$work/large" 20; done
+for i in 1 2; do wait_for "02:00:00:00:00:0$i" "$work/large"; done
 kill "${pids[-1]}"
 largest() { awk -v from="$1" '(($1 ~ /^02:00:00:00:00:0[12]$/) ? "ducks" : "host") == from && $2 > n { n = $2 } END { print n + 0 }' "$work/large"; }
 [ "$(largest host)" -gt 8000 ] || fail "the largest frame of the host has $(largest host) bytes"

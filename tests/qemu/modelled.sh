@@ -39,14 +39,14 @@ magic() { # MAC without its last byte, last byte
     printf '%b' "$frame" >"/dev/udp/127.0.0.1/$wire_port"
 }
 "$build/duckd" flock off udp-0 --flock "$work/flock" >"$work/off.log" 2>&1 || fail "off: $(cat "$work/off.log")"
-wait_for duck-1.qemu "off, waits for a magic packet" 60
+wait_for duck-1.qemu "off, waits for a magic packet"
 grep -q "wake on LAN: armed" "$work/duck-1.log" || fail "not armed: $(tail -n 3 "$work/duck-1.log")"
 mv "$work/duck-1.log" "$work/first-1.log"
 magic '\x02\x00\x5e\x10\x20' 31
-wait_for duck-1.qemu "a frame does not wake it" 60
+wait_for duck-1.qemu "a frame does not wake it"
 magic '\x02\x00\x5e\x10\x20' 30
-wait_for duck-1.qemu "woken by a magic packet" 60
-wait_for duck-1 "DHCP: have an address" 120
+wait_for duck-1.qemu "woken by a magic packet"
+wait_for duck-1 "DHCP: have an address"
 "$build/duckd" flock status --flock "$work/flock" >"$work/status.log" 2>&1 || fail "after waking up: $(cat "$work/status.log")"
 device_lives
 echo "logits equal bit for bit; $net_reads expert reads, all behind a modelled $driver; power-on to an address: $ms ms"

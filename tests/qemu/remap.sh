@@ -33,7 +33,7 @@ ask(f"writel {command:#x} {1 << 31:#x}")   # translation
 sys.exit(0 if ask(f"readl {status:#x}") >> 31 else 1)
 END
 echo cont >&7
-wait_for duck-1 "DHCP: have an address" 90
+wait_for duck-1 "DHCP: have an address"
 grep -q "DMA remapping: the unit at 0xfed90000 was on, is off now (translation)" "$work/duck-1.log" ||
     fail "the log says nothing of DMA remapping: $(cat "$work/duck-1.log")"
 flock_file flock 1
