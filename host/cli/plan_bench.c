@@ -62,8 +62,11 @@ int plan_bench_apply(const struct plan_bench *b, struct forecast_inputs *in, str
     in->duck_gflops = b->gflops;
     in->memory_share = in->flop_share = 1; // measured, not peaks
     in->kv_bytes = b->kv_bytes;
-    if (cJSON_IsTrue(cJSON_GetObjectItem(h, "local"))) in->shared_on_gpu = in->merged = 0;
+    const bool local = cJSON_IsTrue(cJSON_GetObjectItem(h, "local"));
+    if (local) in->shared_on_gpu = 0;
     if (!cpu) return 0;
+    in->one_job = local ? 1 : 0; // mtp_verify_policy()
+    in->draft_bits = 4;
     in->gpu = in->shared_on_gpu = 0;
     in->host_bandwidth_gb_s = b->gb_s * b->ducks; // backend and local ducks share the cores
     in->host_gflops = b->gflops * b->ducks;

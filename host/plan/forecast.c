@@ -179,14 +179,18 @@ static int prefill(struct forecast *f, const struct model_config *c, const struc
 
 /* ---- decode ---- */
 
+/* `rows` in so many jobs. */
 static double verify_ms(struct sim *s, const struct model_config *c, double context, uint32_t rows,
-                        uint32_t lanes)
+                        uint32_t jobs, uint32_t lanes)
 {
     struct sim_job job[2];
-    for (uint32_t i = 0; i < rows; i++)
-        job[i] = (struct sim_job){
-            .rows = 1, .context = context, .last = c->layers - 1, .head = true, .follows = true};
-    return 1e3 * sim_run(s, job, rows, lanes);
+    for (uint32_t i = 0; i < jobs; i++)
+        job[i] = (struct sim_job){.rows = (double)rows / jobs,
+                                  .context = context,
+                                  .last = c->layers - 1,
+                                  .head = true,
+                                  .follows = true};
+    return 1e3 * sim_run(s, job, jobs, lanes);
 }
 
 /* The MTP layer over `rows` new positions, then its head. */
@@ -210,8 +214,8 @@ static void decode(struct forecast *f, struct sim *s, const struct model_config 
 {
     double context = in->prompt_tokens + in->output_tokens / 2, a = in->acceptance;
     if (in->mtp > 0 && c->mtp_layers > 0) {
-        f->serial_pair_ms = verify_ms(s, c, context, 2, 1);
-        f->pair_ms = verify_ms(s, c, context, 2, (uint32_t)lanes_of(in));
+        f->serial_pair_ms = verify_ms(s, c, context, 2, 2, 1);
+        f->pair_ms = verify_ms(s, c, context, 2, in->one_job > 0 ? 1 : 2, (uint32_t)lanes_of(in));
         f->duck_share = sim_duck_share(s);
         f->gpu_share = sim_gpu_share(s);
         f->fast_ms = mtp_ms(s, c, in, context, 2);
@@ -219,7 +223,7 @@ static void decode(struct forecast *f, struct sim *s, const struct model_config 
         f->tpot_ms = f->round_ms / (1 + a);
     } else {
         f->serial_pair_ms = f->pair_ms = f->fast_ms = NAN;
-        f->tpot_ms = f->round_ms = verify_ms(s, c, context, 1, 1);
+        f->tpot_ms = f->round_ms = verify_ms(s, c, context, 1, 1, 1);
         f->duck_share = sim_duck_share(s);
         f->gpu_share = sim_gpu_share(s);
     }

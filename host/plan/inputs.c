@@ -52,6 +52,7 @@ const struct input_key forecast_keys[] = {
     KEY(prefill_chunk, INPUT_SOFTWARE, 1, 65536, 256, 512, 1, "tokens of a prefill chunk"),
 
     SWITCH(dual_lane, 1, 1, "token and draft (or two chunks) as two lanes"),
+    SWITCH(one_job, 0, 0, "token and draft as two rows of one job: what local ducks and a CPU do"),
     SWITCH(streamed, 0, 1, "results leave a duck while it computes"),
     SWITCH(back_to_back, 0, 1, "the next step reaches a duck while it computes"),
     SWITCH(blocked_prefill, 0, 1, "prefill kernels unpack weights while they multiply"),

@@ -30,8 +30,8 @@ struct forecast_inputs {
     // software: set by the scheme
     double memory_share, flop_share, gpu_layer_us, step_gap_us, prepare_us, prefill_chunk;
     // scheme: switches
-    double dual_lane, streamed, back_to_back, blocked_prefill, shared_on_gpu, merged, merged_lanes, host_duck,
-        gpu_duck, copies, mtp, indexer;
+    double dual_lane, one_job, streamed, back_to_back, blocked_prefill, shared_on_gpu, merged, merged_lanes,
+        host_duck, gpu_duck, copies, mtp, indexer;
     // work
     double acceptance, prompt_tokens, output_tokens, expert_bits, checkpoint_bits, draft_bits,
         activation_bytes, result_bytes, kv_bytes;

@@ -342,6 +342,7 @@ static const struct what_if what_ifs[] = {
     {"acceptance=0", true, -1, NULL},
     {"acceptance=1", true, 1, NULL},
     {"mtp=0", true, -1, NULL},
+    {"one_job=1", true, -1, NULL},
 };
 
 static void what_ifs_go_the_right_way(void **state)
