@@ -20,6 +20,9 @@
 #include "duck/wire_dtype.h"
 #include "host/model/checkpoint.h"
 #include "host/util/clock.h"
+#include "host/util/cpus.h"
+#include "host/util/log.h"
+#include "host/util/numa.h"
 #include "host/util/trace.h"
 
 #define INLINE_VALUES 16384u // values a caller handles alone in about the time a job and its cold caches cost
@@ -33,7 +36,6 @@ struct local_duck {
     void *memory, *scratch;
     size_t memory_bytes, scratch_bytes;
     struct duck_work *work; // of the step being computed; NULL: holds nothing of its bank
-    uint32_t first_task;    // of the current phase's job
     struct duck_stats stats;
     _Atomic uint64_t compute_ns;
     _Atomic uint64_t first_ns, last_ns; // of the step being computed, for a trace
@@ -64,8 +66,10 @@ struct local {
     uint32_t hidden, ducks, banks, lanes, block_tokens;
     enum wire_dtype activation, result;
     struct local_duck *duck; // (ducks)
-    struct local_bank *bank; // (banks)
-    struct local_lane *lane; // (lanes)
+    struct numa numa;
+    struct numa_share *share; // (ducks) of the current phase's job
+    struct local_bank *bank;  // (banks)
+    struct local_lane *lane;  // (lanes)
     uint64_t submitted;
     float *rounded;              // (block_tokens, hidden) activations as they arrive
     struct tree_node *tree_node; // (threads, max_nodes)
@@ -122,20 +126,13 @@ static void note_span(struct local_duck *d, uint64_t start, uint64_t end)
 
 static void phase_task(void *arg, size_t task, unsigned worker)
 {
-    (void)worker;
+    (void)task, (void)worker;
     struct local *l = arg;
-    uint32_t low = 0, high = l->ducks; // the last duck whose first task is not beyond `task`
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (l->duck[middle].first_task <= task) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    struct local_duck *d = &l->duck[low];
+    unsigned duck;
+    uint32_t own = numa_take(l->share, l->ducks, numa_here(&l->numa), &duck);
+    struct local_duck *d = &l->duck[duck];
     uint64_t start = clock_ns();
-    duck_work_run(d->work, l->phase, (uint32_t)task - d->first_task);
+    duck_work_run(d->work, l->phase, own);
     uint64_t end = clock_ns();
     atomic_fetch_add_explicit(&d->compute_ns, end - start, memory_order_relaxed);
     if (trace_on) note_span(d, start, end);
@@ -145,8 +142,10 @@ static void run_phase(struct local *l, enum duck_phase phase, size_t values)
 {
     uint32_t tasks = 0;
     for (uint32_t i = 0; i < l->ducks; i++) {
-        l->duck[i].first_task = tasks;
-        if (l->duck[i].work) tasks += duck_work_tasks(l->duck[i].work, phase);
+        struct numa_share *s = &l->share[i];
+        s->tasks = l->duck[i].work ? duck_work_tasks(l->duck[i].work, phase) : 0;
+        s->next = 0;
+        tasks += s->tasks;
     }
     l->phase = phase;
     run(l, phase_task, tasks, values);
@@ -304,9 +303,7 @@ static int local_load(struct transport *t, const struct transport_matrix *m, str
 /* ---- opening ---- */
 
 /* Zeros, in 2 MiB pages where the system grants them: with small ones address translation costs a quarter of
- * a step that comes from DRAM. Such pages begin at multiples of their size only. Nothing is touched here: a
- * page comes from the NUMA node of the thread that fills it first, and weights are filled by the pool's
- * threads, an expert each, which spreads them over the nodes. */
+ * a step that comes from DRAM. Such pages begin at multiples of their size only. Nothing is touched here. */
 static void *map(size_t bytes)
 {
     bool huge = bytes >= HUGE_PAGE;
@@ -320,6 +317,18 @@ static void *map(size_t bytes)
     if (end < room) munmap(p + end, room - end);
     madvise(p + before, bytes, MADV_HUGEPAGE); // without, it is only slower
     return p + before;
+}
+
+/* What a duck has lies on the node whose threads compute it; where nodes outnumber ducks, on all of them. */
+static void place(struct local *l, uint32_t duck, void *memory, size_t bytes)
+{
+    if (l->numa.nodes == 1) return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    int rc = l->ducks < l->numa.nodes ? numa_spread(&l->numa, memory, whole)
+                                      : numa_bind(&l->numa, l->share[duck].node, memory, whole);
+    if (rc != 0)
+        log_notice("duck %u: its memory comes from any NUMA node, which is slower: mbind: %s", duck,
+                   strerror(-rc));
 }
 
 /* MemAvailable in bytes; UINT64_MAX: unknown. */
@@ -382,6 +391,7 @@ static int open_duck(struct local *l, uint32_t duck, const struct transport_opti
     if (rc != 0) return rc;
     d->memory_bytes = duck_core_bytes(&shape);
     d->memory = map(d->memory_bytes);
+    if (d->memory) place(l, duck, d->memory, d->memory_bytes);
     d->core = d->memory ? duck_core_init_zeroed(d->memory, d->memory_bytes, &shape, kernels) : NULL;
     if (!d->core) rc = error_set(err, -ENOMEM, "no memory for duck %u: %zu bytes", duck, d->memory_bytes);
     d->stats.weight_bytes = d->memory_bytes;
@@ -405,7 +415,10 @@ static int open_scratch(struct local *l, const struct transport_options *o, stru
     }
     for (uint32_t i = 0; i < l->ducks; i++) {
         l->duck[i].scratch = map(l->duck[i].scratch_bytes);
-        if (l->duck[i].scratch) continue;
+        if (l->duck[i].scratch) {
+            place(l, i, l->duck[i].scratch, l->duck[i].scratch_bytes);
+            continue;
+        }
         return error_set(err, -ENOMEM, "no memory for the scratch of duck %u: %zu bytes", i,
                          l->duck[i].scratch_bytes);
     }
@@ -452,6 +465,7 @@ static void local_close(struct transport *t)
     }
     for (uint32_t i = 0; l->bank && i < l->banks; i++) free(l->bank[i].node);
     free(l->duck);
+    free(l->share);
     free(l->bank);
     free(l->lane);
     free(l->rounded);
@@ -467,8 +481,15 @@ static int local_fill(struct local *l, const struct transport_options *o, struct
     l->duck = calloc(l->ducks, sizeof *l->duck);
     l->bank = calloc(l->banks, sizeof *l->bank);
     l->lane = calloc(l->lanes, sizeof *l->lane);
-    if (!l->duck || !l->bank || !l->lane) return error_set(err, -ENOMEM, "no memory for %u ducks", l->ducks);
-    int rc = check_memory(l, o, err);
+    l->share = calloc(l->ducks, sizeof *l->share);
+    if (!l->duck || !l->share || !l->bank || !l->lane)
+        return error_set(err, -ENOMEM, "no memory for %u ducks", l->ducks);
+    uint8_t allowed[NUMA_MAX_CPUS];
+    cpus_allowed(allowed, sizeof allowed);
+    int rc = numa_read(&l->numa, NUMA_DIR, allowed, err);
+    if (rc != 0) return rc;
+    for (uint32_t i = 0; i < l->ducks; i++) l->share[i].node = numa_node_of(&l->numa, i, l->ducks);
+    rc = check_memory(l, o, err);
     for (uint32_t i = 0; rc == 0 && i < l->ducks; i++) rc = open_duck(l, i, o, fp9_select(NULL), err);
     if (rc == 0) rc = open_scratch(l, o, err);
     for (uint32_t i = 0; rc == 0 && i < l->banks; i++) rc = open_bank(l, i, o->plan, err);

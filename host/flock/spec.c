@@ -12,9 +12,10 @@
 
 #include "host/flock/transport.h"
 #include "host/model/json.h"
+#include "host/util/cpus.h"
+#include "host/util/numa.h"
 
 #define SPEC_MAX_BYTES (1u << 20)
-#define DEFAULT_LOCAL_DUCKS 1u // one duck's tasks keep all threads busy; more ducks only add vectors to sum
 
 static const struct transport_ops *const transports[] = {&transport_local, &transport_udp, &transport_dpdk};
 #define TRANSPORTS (sizeof transports / sizeof *transports)
@@ -31,10 +32,25 @@ static int allocate(struct flock_spec *s, uint32_t ducks, struct error *err)
     return 0;
 }
 
+/* One for each NUMA node, whose threads have it in their own memory. A duck's tasks keep all threads busy,
+ * and more ducks only add vectors to sum. */
+static int ducks_of_machine(uint32_t *ducks, struct error *err)
+{
+    struct numa numa;
+    uint8_t allowed[NUMA_MAX_CPUS];
+    cpus_allowed(allowed, sizeof allowed);
+    int rc = numa_read(&numa, NUMA_DIR, allowed, err);
+    *ducks = numa.nodes;
+    return rc;
+}
+
 static int read_local(struct flock_spec *out, const char *text, struct error *err)
 {
-    uint32_t ducks = DEFAULT_LOCAL_DUCKS;
-    if (strcmp(text, "local") != 0) {
+    uint32_t ducks;
+    if (strcmp(text, "local") == 0) {
+        int rc = ducks_of_machine(&ducks, err);
+        if (rc != 0) return rc;
+    } else {
         const char *digits = text + strlen("local:");
         char *end;
         unsigned long n = strtoul(digits, &end, 10);

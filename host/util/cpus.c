@@ -3,6 +3,7 @@
 #include "host/util/cpus.h"
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #define MASK_CPUS 4096 // more than CPU_SETSIZE: big hosts refuse a mask that is too small
@@ -16,6 +17,17 @@ static unsigned mask_cpus(void)
     int n = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 1;
     CPU_FREE(set);
     return n > 0 ? (unsigned)n : 1;
+}
+
+void cpus_allowed(uint8_t *allowed, size_t count)
+{
+    cpu_set_t *set = CPU_ALLOC(MASK_CPUS);
+    size_t bytes = CPU_ALLOC_SIZE(MASK_CPUS);
+    if (set) CPU_ZERO_S(bytes, set);
+    bool known = set && sched_getaffinity(0, bytes, set) == 0;
+    for (size_t cpu = 0; cpu < count; cpu++)
+        allowed[cpu] = !known || (cpu < MASK_CPUS && CPU_ISSET_S(cpu, bytes, set));
+    if (set) CPU_FREE(set);
 }
 
 /* 0: no quota known. */

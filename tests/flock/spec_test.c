@@ -14,6 +14,8 @@
 
 #include "host/flock/spec.h"
 #include "host/flock/transport.h"
+#include "host/util/cpus.h"
+#include "host/util/numa.h"
 
 static void local_forms(void **state)
 {
@@ -21,12 +23,16 @@ static void local_forms(void **state)
     static const struct {
         const char *text;
         uint32_t ducks;
-    } good[] = {{"local", 1}, {"local:1", 1}, {"local:3", 3}, {"local:256", 256}};
+    } good[] = {{"local", 0}, {"local:1", 1}, {"local:3", 3}, {"local:256", 256}}; // 0: one for each node
+    static struct numa numa;
+    static uint8_t allowed[NUMA_MAX_CPUS];
+    cpus_allowed(allowed, sizeof allowed);
+    assert_int_equal(numa_read(&numa, NUMA_DIR, allowed, NULL), 0);
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct flock_spec s;
         assert_int_equal(flock_spec_read(&s, good[i].text, NULL), 0);
         assert_ptr_equal(s.transport, &transport_local);
-        assert_int_equal(s.ducks, good[i].ducks);
+        assert_int_equal(s.ducks, good[i].ducks ? good[i].ducks : numa.nodes);
         assert_string_equal(s.duck[0].name, "local-0");
         assert_true(s.duck[0].plan.weight == 1 && s.duck[0].plan.memory_bytes == UINT64_MAX);
         flock_spec_free(&s);
