@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "duck/net.h"
+#include "duck/packet.h"
 
 enum { CLIENT_PORT = 68, SERVER_PORT = 67, MESSAGE_BYTES = 300 /* the least that old relays pass on */ };
 /* RFC 2131, figure 1. */
@@ -33,21 +34,11 @@ static const uint8_t cookie[4] = {99, 130, 83, 99};
 #define SECOND ((uint64_t)1000000000u)
 #define FOREVER 0xffffffffu
 
-static uint32_t get32(const uint8_t *p)
-{
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-    for (int i = 0; i < 4; i++) p[i] = (uint8_t)(v >> (24 - 8 * i));
-}
-
 static uint8_t *put_option32(uint8_t *p, uint8_t code, uint32_t v)
 {
     p[0] = code;
     p[1] = 4;
-    put32(p + 2, v);
+    packet_put32(p + 2, v);
     return p + 6;
 }
 
@@ -61,7 +52,7 @@ static void send_message(struct dhcp *d, uint8_t type)
     m[OP] = REQUEST_OP;
     m[HARDWARE_TYPE] = ETHERNET;
     m[HARDWARE_BYTES] = 6;
-    put32(m + TRANSACTION, d->transaction);
+    packet_put32(m + TRANSACTION, d->transaction);
     memcpy(m + CLIENT_MAC, d->below->mac, 6);
     memcpy(m + COOKIE, cookie, sizeof cookie);
     *o++ = OPTION_TYPE;
@@ -76,7 +67,7 @@ static void send_message(struct dhcp *d, uint8_t type)
         o = put_option32(o, OPTION_SERVER, d->server);
     }
     if (d->state == DHCP_RENEWING) { // to the server alone, from the address it is about
-        put32(m + CLIENT_ADDRESS, d->offered);
+        packet_put32(m + CLIENT_ADDRESS, d->offered);
         from = d->offered;
         to = d->renew_from;
     }
@@ -130,9 +121,9 @@ static int parse(const struct dhcp *d, const struct datagram *in, struct answer 
     const uint8_t *m = in->data;
     *a = (struct answer){0};
     if (in->bytes < OPTIONS || m[OP] != REPLY_OP || memcmp(m + COOKIE, cookie, sizeof cookie) != 0 ||
-        get32(m + TRANSACTION) != d->transaction || memcmp(m + CLIENT_MAC, d->below->mac, 6) != 0)
+        packet_get32(m + TRANSACTION) != d->transaction || memcmp(m + CLIENT_MAC, d->below->mac, 6) != 0)
         return 0;
-    a->address = get32(m + YOUR_ADDRESS);
+    a->address = packet_get32(m + YOUR_ADDRESS);
     for (uint32_t at = OPTIONS; at < in->bytes && m[at] != OPTION_END;) {
         if (m[at] == OPTION_PAD) {
             at++;
@@ -142,8 +133,8 @@ static int parse(const struct dhcp *d, const struct datagram *in, struct answer 
         const uint8_t *value = m + at + 2;
         uint32_t bytes = m[at + 1];
         if (m[at] == OPTION_TYPE && bytes == 1) a->type = value[0];
-        if (m[at] == OPTION_SERVER && bytes == 4) a->server = get32(value);
-        if (m[at] == OPTION_LEASE && bytes == 4) a->lease = get32(value);
+        if (m[at] == OPTION_SERVER && bytes == 4) a->server = packet_get32(value);
+        if (m[at] == OPTION_LEASE && bytes == 4) a->lease = packet_get32(value);
         at += 2 + bytes;
     }
     return a->type != 0;

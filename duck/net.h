@@ -34,7 +34,4 @@ uint32_t net_udp_frame(uint8_t *frame, const uint8_t from_mac[6], uint32_t from,
 /* 1: `frame` is a whole, sound UDP datagram to `port`; *out describes it. Any destination address. */
 int net_udp_parse(const struct frame *frame, uint16_t port, struct datagram *out);
 
-/* The Internet checksum of `bytes` bytes added to `sum` (not folded). */
-uint32_t net_sum(uint32_t sum, const uint8_t *data, uint32_t bytes);
-
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "duck/net.h"
+#include "duck/packet.h"
 #include "duck/wire.h"
 
 static const uint8_t duck_mac[6] = {2, 0, 0, 0, 0, 9}, host_mac[6] = {2, 0, 0, 0, 0, 1};
@@ -116,7 +117,7 @@ static void checksums_are_the_internets(void **state)
 {
     (void)state;
     static const uint8_t rfc1071[8] = {0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7};
-    assert_int_equal(once(net_sum(0, rfc1071, 8)), 0xddf2);
+    assert_int_equal(once(packet_sum(0, rfc1071, 8)), 0xddf2);
     make_udp(DUCK, WIRE_DUCK_PORT);
     uint32_t ip = 0x4500 + 0x0021 + 0x0000 + 0x4000 + 0x4011 + 0x0a15 + 0x0101 + 0x0a15 + 0x0105;
     assert_int_equal(in[24] << 8 | in[25], (uint16_t)~once(ip));
@@ -196,8 +197,8 @@ static void ping_is_answered(void **state)
     in[23] = 1;
     in[17] = 20 + 16;
     memset(in + 24, 0, 2);
-    put_sum(in + 24, net_sum(0, in + 14, 20));
-    put_sum(in + 36, net_sum(0, in + 34, 16));
+    put_sum(in + 24, packet_sum(0, in + 14, 20));
+    put_sum(in + 36, packet_sum(0, in + 34, 16));
     in_bytes = 50;
     assert_int_equal(receive(&d), 0);
     assert_int_equal(sents, 1);
@@ -205,8 +206,8 @@ static void ping_is_answered(void **state)
     assert_int_equal(sent[0][34], 0); // echo reply
     assert_memory_equal(sent[0] + 38, in + 38, 12);
     assert_memory_equal(sent[0], host_mac, 6);
-    assert_int_equal(once(net_sum(0, sent[0] + 34, 16)), 0xffff);
-    assert_int_equal(once(net_sum(0, sent[0] + 14, 20)), 0xffff);
+    assert_int_equal(once(packet_sum(0, sent[0] + 34, 16)), 0xffff);
+    assert_int_equal(once(packet_sum(0, sent[0] + 14, 20)), 0xffff);
 }
 
 static void the_links_state_is_the_nics(void **state)
