@@ -1,4 +1,6 @@
-/* nic_models.c: models of a virtio-net device (virtio 1.2) and of an Intel 82574 (datasheet rev. 3.4). */
+/* nic_models.c: models of a virtio-net device (virtio 1.2) and of an Intel 82574 (datasheet rev. 3.4).
+ * Numbers of sections stand where a rule of them is checked; what has none is ours: memory that was never
+ * given, features and offloads that these drivers do not use. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -127,7 +129,7 @@ static void v_status(uint8_t value)
         v.q[0].size = v.q[1].size = 256;
         v.driver_features = 0;
     } else {
-        assert_int_equal(value & v.status, v.status); // bits are only added (2.1)
+        assert_int_equal(value & v.status, v.status); // 2.1.1: bits are only added
     }
     if (value & STATUS_FEATURES_OK && !(v.status & STATUS_FEATURES_OK) &&
         !(v.driver_features >> FEATURE_VERSION_1 & 1))
@@ -140,10 +142,10 @@ static void v_status(uint8_t value)
 
 static void v_write_queue(uint32_t offset, uint64_t value)
 {
-    assert_true(v.status & STATUS_FEATURES_OK && !(v.status & STATUS_DRIVER_OK));
-    assert_false(v.q[v.queue_select].enabled);
+    assert_true(v.status & STATUS_FEATURES_OK && !(v.status & STATUS_DRIVER_OK)); // 3.1.1: between these two
+    assert_false(v.q[v.queue_select].enabled);                                    // 4.1.4.3.2: enabled last
     if (offset == COMMON_QUEUE_SIZE) {
-        assert_true(value <= 256 && value && !(value & (value - 1)));
+        assert_true(value <= 256 && value && !(value & (value - 1))); // 4.1.4.3.2: a power of two
         v.q[v.queue_select].size = (uint16_t)value;
     } else if (offset == COMMON_QUEUE_ENABLE) {
         for (int i = 0; i < 3; i++) assert_true(v.q[v.queue_select].part[i] != 0);
@@ -166,7 +168,7 @@ static void v_write(void *self, uint32_t bar, uint32_t offset, uint32_t bytes, u
         v.driver_select = (uint32_t)value;
         break;
     case V_COMMON + COMMON_DRIVER_FEATURE:
-        assert_false(v.status & STATUS_FEATURES_OK);
+        assert_false(v.status & STATUS_FEATURES_OK); // 3.1.1: features are accepted before that
         v.driver_features |= value << 32 * v.driver_select;
         assert_false(v.driver_features & 0x40000001); // offered, but not understood by this driver
         break;
@@ -185,7 +187,7 @@ static void v_write(void *self, uint32_t bar, uint32_t offset, uint32_t bytes, u
         break;
     case V_NOTIFY + V_MULTIPLIER:
     case V_NOTIFY + 2 * V_MULTIPLIER:
-        assert_true(v.status & STATUS_DRIVER_OK);
+        assert_true(v.status & STATUS_DRIVER_OK); // 3.1.1: no notification before that
         assert_int_equal(value, offset == V_NOTIFY + V_MULTIPLIER ? 0 : 1);
         v.q[value].doorbells++;
         break;
@@ -199,7 +201,7 @@ static struct virtq_descriptor *v_next(uint32_t queue, uint16_t *id)
 {
     struct virtq_available *a = (struct virtq_available *)(void *)at(v.q[queue].part[1]);
     if (v.q[queue].seen == a->index) return NULL;
-    assert_true((uint16_t)(a->index - v.q[queue].seen) <= v.q[queue].size);
+    assert_true((uint16_t)(a->index - v.q[queue].seen) <= v.q[queue].size); // 2.7.13: no more than there are
     *id = a->ring[v.q[queue].seen++ % v.q[queue].size];
     assert_true(*id < v.q[queue].size);
     return (struct virtq_descriptor *)(void *)at(v.q[queue].part[0]) + *id;
@@ -316,6 +318,8 @@ static void e_write(void *self, uint32_t bar, uint32_t offset, uint32_t bytes, u
         if (e.dead) e.reg[REG_CTRL / 4] = CTRL_RST;
         return;
     }
+    // 4.6.5, 4.6.6: rings are set up while receiver and transmitter are off; 10.2.5.8, 10.2.6.7: 128-byte
+    // multiples
     if (offset == REG_RDBAL || offset == REG_RDLEN) assert_false(e.reg[REG_RCTL / 4] & RCTL_EN);
     if (offset == REG_TDBAL || offset == REG_TDLEN) assert_false(e.reg[REG_TCTL / 4] & TCTL_EN);
     if (offset == REG_RDLEN || offset == REG_TDLEN) assert_int_equal(value % 128, 0);
