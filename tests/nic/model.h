@@ -69,7 +69,7 @@ struct nic_model {
     uint32_t source_count;
 };
 
-/* AMD, Magic Packet Technology (white paper 20213), 2: six bytes of ones, then sixteen times the address,
+/* AMD, Magic Packet Technology (publication 20213): six bytes of ones, then sixteen times the address,
  * anywhere in the frame. */
 int is_magic(const uint8_t *frame, uint32_t bytes, const uint8_t mac[6]);
 /* To see that nobody changes a frame while it is the device's (FNV-1a, 32 bits). */
