@@ -271,20 +271,20 @@ static void add(__m256 *sum, const __m256 *left, const __m256 *right)
     for (size_t p = 0; p < FP9_QUAD; p++) sum[p] = _mm256_add_ps(left[p], right[p]);
 }
 
-/* The complete subtree of the given level over slices whose quads' sums lie side by side. The slices' sums
+/* The complete subtree over 1, 2, 4 or 8 slices whose quads' sums lie side by side. The slices' sums
  * are put back to zero for the next chunk, while they are in L1. */
-FP9__INLINE void add_slices(__m256 *sum, unsigned level, __m256 node[FP9_QUAD])
+FP9__INLINE void add_slices(__m256 *sum, unsigned slices, __m256 node[FP9_QUAD])
 {
     FP9__UNROLL
     for (unsigned p = 0; p < FP9_QUAD; p++) {
         __m256 s[CHUNK];
         FP9__UNROLL
-        for (unsigned i = 0; i < 1u << level; i++) {
+        for (unsigned i = 0; i < slices; i++) {
             s[i] = sum[FP9_QUAD * i + p];
             sum[FP9_QUAD * i + p] = _mm256_setzero_ps();
         }
         FP9__UNROLL
-        for (unsigned n = 1u << level; n > 1; n /= 2) FP9__UNROLL
+        for (unsigned n = slices; n > 1; n /= 2) FP9__UNROLL
         for (unsigned i = 0; i < n / 2; i++) s[i] = _mm256_add_ps(s[2 * i], s[2 * i + 1]);
         node[p] = s[0];
     }
@@ -295,16 +295,16 @@ static void add_subtree(__m256 *sum, unsigned level, __m256 node[FP9_QUAD])
 {
     switch (level) {
     case 0:
-        add_slices(sum, 0, node);
-        return;
-    case 1:
         add_slices(sum, 1, node);
         return;
-    case 2:
+    case 1:
         add_slices(sum, 2, node);
         return;
+    case 2:
+        add_slices(sum, 4, node);
+        return;
     case 3:
-        add_slices(sum, 3, node);
+        add_slices(sum, 8, node);
         return;
     default:
         break;
