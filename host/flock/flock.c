@@ -198,6 +198,16 @@ int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err)
     return rc;
 }
 
+int flock_look(struct flock *f, struct error *err)
+{
+    const struct transport_ops *ops = f->transport->ops;
+    struct error why = {""};
+    if (f->nursery) flock__take_back(f, NULL); // what fails is said by the next step
+    if (!f->stranded && ops->lost && ops->lost(f->transport, &why) >= 0)
+        flock__take_over(f, -EHOSTDOWN, &why);
+    return f->stranded ? error_set(err, -EHOSTDOWN, "%s", f->stranded_by.text) : 0;
+}
+
 uint32_t flock_ducks(const struct flock *f)
 {
     return f->plan.ducks;

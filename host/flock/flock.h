@@ -67,6 +67,10 @@ int flock_submit(struct flock *f, uint32_t lane, const struct mlp_step *step, st
 /* 1: done, 0: not yet, negative: failed. With `wait`, works or sleeps until done or the deadline passes. */
 int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err);
 
+/* Between steps: ducks that were lost leave, ducks that came back take part. -EHOSTDOWN: those that are there
+ * cannot hold the model, and every step fails until others come back. */
+int flock_look(struct flock *f, struct error *err);
+
 uint32_t flock_ducks(const struct flock *f);
 void flock_duck_stats(const struct flock *f, uint32_t duck, struct duck_stats *out);
 /* False: its ducks are in this process. */

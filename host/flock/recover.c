@@ -94,10 +94,9 @@ static int go_on(struct flock *f, const char *lost, struct error *err)
         if (lost) log_notice("%s: the others take over its slices", lost);
         return begin_again(f, &next, err);
     }
-    error_set(&f->stranded_by, rc, "%u of %u ducks lost, and the flock cannot answer until %s is back: %s",
-              f->losts, f->spec.ducks, f->losts == 1 ? f->spec.duck[f->lost[0]].name : "one of them",
-              why.text);
-    return rc;
+    return error_set(&f->stranded_by, -EHOSTDOWN,
+                     "%u of %u ducks lost, and the flock cannot answer until %s is back: %s", f->losts,
+                     f->spec.ducks, f->losts == 1 ? f->spec.duck[f->lost[0]].name : "one of them", why.text);
 }
 
 static void forget_loss(struct flock *f, uint32_t duck)
@@ -150,12 +149,12 @@ int flock__look_for_absent(struct flock *f, struct error *err)
 int flock__take_over(struct flock *f, int rc, struct error *err)
 {
     const struct transport_ops *ops = f->transport->ops;
-    for (int lost; rc < 0 && ops->lost && (lost = ops->lost(f->transport)) >= 0;) {
+    for (int lost; rc < 0 && ops->lost && (lost = ops->lost(f->transport, NULL)) >= 0;) {
         struct error why = *err;
         uint64_t start = clock_ns();
         rc = go_on_without(f, (uint32_t)lost, why.text, err);
         if (rc == 0) log_notice("going on without it after %.1f s", (double)(clock_ns() - start) / 1e9);
-        if (rc != 0 && ops->lost(f->transport) == lost) break; // it cannot be done
+        if (rc != 0 && ops->lost(f->transport, NULL) == lost) break; // it cannot be done
     }
     return rc;
 }

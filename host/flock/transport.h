@@ -48,10 +48,11 @@ struct transport_ops {
     int (*loaded)(struct transport *t, struct error *err);
     /* The step is valid and the lane is free; *step is copied, what it points to is not. */
     int (*submit)(struct transport *t, uint32_t lane, const struct mlp_step *step, struct error *err);
-    /* Optional: after submit() or poll() failed. lost(): the duck whose silence was the cause, -1: another
-     * cause. drop() ends the session and forgets that duck; resume() begins a new one with a plan that gives
-     * it nothing. Weights are loaded and steps submitted again. */
-    int (*lost)(const struct transport *t);
+    /* Optional. lost(): the duck whose silence is the cause of a failure, of submit(), poll() or between
+     * steps, and what there is to say about it; -1: no failure, or another cause. drop() ends the session and
+     * forgets that duck; resume() begins a new one with a plan that gives it nothing. Weights are loaded and
+     * steps submitted again. */
+    int (*lost)(struct transport *t, struct error *why); // why may be NULL
     int (*drop)(struct transport *t, uint32_t lost, struct error *err);
     /* Optional: a transport of its own whose only duck (number 0) is the dropped one `duck`, for another
      * thread to load weights while this one answers steps: open(), load(), loaded(), close(); the weights

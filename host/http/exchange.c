@@ -16,10 +16,12 @@
 
 static int check_state(struct server *s, struct api_problem *p)
 {
-    enum worker_state state = worker_state(s->worker, NULL);
+    struct error why;
+    enum worker_state state = worker_state(s->worker, &why);
     if (s->draining) return api_problem_set(p, 503, "shutting_down", NULL, "the server is shutting down");
     if (state == WORKER_LOADING)
         return api_problem_set(p, 503, "loading", NULL, "the model is still loading");
+    if (state == WORKER_STRANDED) return api_problem_set(p, 503, "no_ducks", NULL, "%s", why.text);
     if (s->outstanding < s->o->lanes + s->o->queue) return 0;
     s->count.rejected++;
     return api_problem_set(p, 429, "too_many_requests", NULL,
@@ -147,6 +149,8 @@ static bool result_problem(const struct exchange *x, const struct generation_res
     if (r->reason == FINISH_CANCELLED)
         api_problem_set(p, 503, x->server->draining ? "shutting_down" : "cancelled", NULL, "%s",
                         x->server->draining ? "the server is shutting down" : "the request was cancelled");
+    else if (worker_state(x->server->worker, NULL) == WORKER_STRANDED)
+        api_problem_set(p, 503, "no_ducks", NULL, "%s", r->error.text);
     else
         api_problem_set(p, 500, "generation_failed", NULL, "%s", r->error.text);
     return true;

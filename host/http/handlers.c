@@ -50,8 +50,15 @@ void handle_health(struct connection *c, const char *rest)
         api_reply_problem(c, &p);
         return;
     }
-    if (worker_state(s->worker, NULL) == WORKER_LOADING) {
+    struct error why;
+    enum worker_state state = worker_state(s->worker, &why);
+    if (state == WORKER_LOADING) {
         reply_loading(c);
+        return;
+    }
+    if (state == WORKER_STRANDED) {
+        api_problem_set(&p, 503, "no_ducks", NULL, "%s", why.text);
+        api_reply_problem(c, &p);
         return;
     }
     struct buffer b = {0};

@@ -73,7 +73,8 @@ static void put_all(struct buffer *b, struct server *s, const struct worker_figu
 {
     const struct counters *n = &s->count;
     put(b, "uptime_seconds", "gauge", "Time since the start.", (double)(clock_ns() - s->started_ns) * 1e-9);
-    put(b, "ready", "gauge", "1 once the model is loaded.", worker_state(s->worker, NULL) == WORKER_READY);
+    put(b, "ready", "gauge", "1 while requests are taken: the model is loaded and there are ducks.",
+        worker_state(s->worker, NULL) == WORKER_READY);
     put(b, "connections", "gauge", "Open connections.", s->connection_count);
     put(b, "connections_total", "counter", "Accepted connections.", (double)n->connections_total);
     put(b, "requests_total", "counter", "HTTP requests.", (double)n->requests_total);

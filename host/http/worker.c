@@ -10,6 +10,7 @@
 #include "host/util/log.h"
 
 #define FIGURES_NS 250000000u // between two looks at the engine's counters
+#define LOOK_NS 500000000u    // at a network's ducks, while nothing is asked
 
 struct worker {
     struct worker_options o;
@@ -217,6 +218,20 @@ static void change_state(struct worker *w, enum worker_state state, const struct
     w->o.notify(w->o.notify_ctx);
 }
 
+/* Ducks go and come back while nothing is asked, too. */
+static void look_at_flock(struct worker *w)
+{
+    struct error why = {""};
+    struct flock *flock = engine_flock(w->engine);
+    enum worker_state state = flock && flock_look(flock, &why) ? WORKER_STRANDED : WORKER_READY;
+    if (state == w->state) return; // written by this thread only
+    if (state == WORKER_STRANDED)
+        log_notice("no requests are taken: %s", why.text);
+    else
+        log_notice("requests are taken again");
+    change_state(w, state, &why);
+}
+
 static struct timespec after(uint64_t ns)
 {
     ns += clock_ns();
@@ -255,7 +270,10 @@ static void *run(void *arg)
     take_figures(w, true);
     change_state(w, WORKER_READY, &err);
     struct job *jobs;
-    while (next_jobs(w, engine_write_behind(w->engine), &jobs)) {
+    for (;;) {
+        uint64_t longest_ns = engine_write_behind(w->engine);
+        if (w->figures.networked && longest_ns > LOOK_NS) longest_ns = LOOK_NS;
+        if (!next_jobs(w, longest_ns, &jobs)) break;
         while (jobs) {
             struct job *j = jobs;
             jobs = j->next;
@@ -264,6 +282,7 @@ static void *run(void *arg)
         reap(w); // whoever left before this round
         if (w->active) engine_step(w->engine);
         take_figures(w, any_done(w)); // whoever hears of the end may ask for them at once
+        look_at_flock(w);             // or why, if it was for want of ducks
         reap(w);
         take_figures(w, !w->active); // from here on nothing changes them while it sleeps
     }

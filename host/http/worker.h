@@ -8,7 +8,8 @@
 
 #include "host/http/job.h"
 
-enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
+/* STRANDED: too few ducks are there to hold the model; READY again once there are more. */
+enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_STRANDED, WORKER_FAILED };
 
 struct worker_options {
     const struct tokenizer *tokenizer;
@@ -37,7 +38,7 @@ struct worker_figures {
 
 struct worker;
 int worker_open(struct worker **out, const struct worker_options *o, struct error *err);
-enum worker_state worker_state(struct worker *w, struct error *failure);
+enum worker_state worker_state(struct worker *w, struct error *failure); // failure: of the last two
 void worker_submit(struct worker *w, struct job *j);
 void worker_cancel(struct worker *w, struct job *j);
 /* The next job with output, NULL: none. Its output is moved to *out. */

@@ -57,9 +57,24 @@ flock one 0 1
 serve serve.log --flock "$work/one"
 ask_ready "$listen" before
 [ -n "$(answer before)" ] || fail "no answer: $(cat "$work/before")"
+# It dies in the middle of an answer: that one ends with the reason, later ones are not begun.
+exec 3<>"/dev/tcp/127.0.0.1/$listen"
+body='{"prompt": "hello there", "max_tokens": 3000, "logit_bias": {"1": -100}, "stream": true}'
+printf 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
+cat <&3 >"$work/stream" &
+reader=$!
+wait_for "data: " "$work/stream"
 stop 1
+wait "$reader"
+exec 3>&-
+grep 'data: {"error":.*"code":"no_ducks"' "$work/stream" || fail "the stream's end: $(tail -c 300 "$work/stream")"
+refused() {
+    grep -q "HTTP/1.1 503" "$1" && grep -q "^Retry-After: [1-9]" "$1" && grep -q '"code":"no_ducks"' "$1" || fail "$1: $(cat "$1")"
+}
 ask "$listen" during
-grep "HTTP/1.1 5" "$work/during" || fail "an answer without a duck: $(cat "$work/during")"
+refused "$work/during"
+get "$listen" /health sick
+refused "$work/sick"
 at_once() { # of a busy machine's time a request may get little: one of several is not kept waiting
     local begun
     begun=$(date +%s%N)
@@ -70,7 +85,20 @@ at_once() { # of a busy machine's time a request may get little: one of several 
 until_true 5 at_once || fail "that the duck is lost was not known afterwards"
 grep "1 of 1 ducks lost, and the flock cannot answer until udp-0 is back" "$work/still" || fail "what was said: $(cat "$work/still")"
 start 1
-ask_ready "$listen" after
+healthy() { get "$listen" /health well && grep -q "HTTP/1.1 200" "$work/well"; }
+until_true 60 healthy || fail "nobody asks, and that the duck is back is not noticed: $(cat "$work/well")"
+ask "$listen" after
 [ "$(answer before)" = "$(answer after)" ] || fail "another answer: $(answer before), $(answer after)"
 grep "udp-0 takes part again" "$work/serve.log" || fail "what the server said: $(cat "$work/serve.log")"
+
+# Nobody asks while it goes.
+stop 1
+sick() { get "$listen" /health sick && grep -q "HTTP/1.1 503" "$work/sick"; }
+until_true 60 sick || fail "nobody asks, and that the duck is lost is not noticed: $(cat "$work/sick")"
+refused "$work/sick"
+start 1
+until_true 60 healthy || fail "the duck is back: $(cat "$work/well")"
+ask "$listen" again
+[ "$(answer before)" = "$(answer again)" ] || fail "another answer: $(answer before), $(answer again)"
+[ "$(grep -c "no requests are taken: .*1 of 1 ducks lost" "$work/serve.log")" -eq 2 ] || fail "what the server said: $(cat "$work/serve.log")"
 echo "ok"

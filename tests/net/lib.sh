@@ -198,6 +198,11 @@ ask() {
 # ask_ready PORT FILE: as soon as its model is loaded.
 answered() { ask "$@" && grep -q "HTTP/1.1 200" "$work/$2"; }
 ask_ready() { until_true 60 answered "$@" || fail "no answer: $(cat "$work/$2")"; }
+# get PORT PATH FILE: what the daemon says at a path; empty if it does not listen.
+get() {
+    (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf 'GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n' "$2" >&3 &&
+        timeout 60 cat <&3) >"$work/$3" 2>/dev/null || true
+}
 # answer FILE: the text of what ask() got.
 answer() { sed -n 's/.*"text": *\("[^"]*"\).*/\1/p' "$work/$1"; }
 

@@ -257,9 +257,12 @@ static int net_guest(struct transport **out, struct transport *host, uint32_t du
 
 /* ---- without a lost duck ---- */
 
-static int net_transport_lost(const struct transport *t)
+static int net_transport_lost(struct transport *t, struct error *why)
 {
-    return net_lost(&((const struct net_transport *)t)->f);
+    struct net_flock *f = &((struct net_transport *)t)->f;
+    int lost = net_lost(f);
+    if (lost >= 0) net_failure(f, why);
+    return lost;
 }
 
 static int net_transport_drop(struct transport *t, uint32_t lost, struct error *err)
