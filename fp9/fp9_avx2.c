@@ -5,6 +5,7 @@
 enum {
     AHEAD = 2048, // bytes of software prefetch: covers DRAM latency at one core's share of bandwidth, and
                   // stays within what the line buffers hold; measured best among 1, 2, 4 KB (bench-duck)
+    FEW = 3,      // tokens up to which panels side by side are enough chains
     STREAMS = 4,  // panels read at once by one token: the chain of a panel is sequential by contract, so four
                   // panels give the four independent FMAs that cover the FMA's latency
     TOKENS = 6,   // tokens x 2 panels = 12 accumulators, which with 2 weights and x fill the 16 registers
@@ -40,8 +41,7 @@ static size_t ahead_of(const struct stream *s, size_t offset, size_t bytes)
  * are held and turned into the other view in place: inputs are the outer loop, so that neighbouring
  * instructions belong to different chains and a broadcast serves all panels. */
 FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned n,
-                          const float *const x[], size_t input, unsigned tokens,
-                          __m256 acc[STREAMS][FP9__FEW])
+                          const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
 {
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
@@ -50,7 +50,7 @@ FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs
         for (unsigned i = 0; i < n; i++) word[i] = fp9__load(at[i] + words + FP9__VECTOR * half);
         FP9__UNROLL
         for (unsigned k = 0; k < 4; k++) {
-            __m256 xk[FP9__FEW];
+            __m256 xk[FEW];
             FP9__UNROLL
             for (unsigned t = 0; t < tokens; t++) xk[t] = _mm256_broadcast_ss(x[t] + input + 4 * half + k);
             FP9__UNROLL
@@ -69,8 +69,7 @@ FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs
 
 /* A strip, or what the last one has, of n panels. */
 FP9__INLINE void few_strip(const uint8_t *const at[], size_t ahead, size_t tiles, unsigned n,
-                           const float *const x[], size_t input, unsigned tokens,
-                           __m256 acc[STREAMS][FP9__FEW])
+                           const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
 {
     __m256i signs[STREAMS];
     FP9__UNROLL
@@ -92,7 +91,7 @@ FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const f
 {
     size_t tiles = fp9__tiles(inputs), bytes = fp9_panel_bytes(inputs);
     const uint8_t *at[STREAMS];
-    __m256 sum[STREAMS][FP9__FEW], acc[STREAMS][FP9__FEW];
+    __m256 sum[STREAMS][FEW], acc[STREAMS][FEW];
     FP9__UNROLL
     for (unsigned i = 0; i < n; i++) {
         at[i] = s[i].panel;
@@ -146,21 +145,17 @@ FEW_FUNCTION(3, 2)
 FEW_FUNCTION(4, 2)
 FEW_FUNCTION(1, 3)
 FEW_FUNCTION(2, 3)
-FEW_FUNCTION(1, 4)
-FEW_FUNCTION(2, 4)
 
 typedef void few_fn(const struct stream *s, size_t inputs, const float *const *x, size_t y_stride);
 
 static void few_tokens(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
                        size_t y_stride)
 {
-    static few_fn *const size[FP9__FEW][STREAMS] = {{few_1_1, few_2_1, few_3_1, few_4_1},
-                                                    {few_1_2, few_2_2, few_3_2, few_4_2},
-                                                    {few_1_3, few_2_3},
-                                                    {few_1_4, few_2_4}};
-    const float *x[FP9__FEW];
+    static few_fn *const size[FEW][STREAMS] = {
+        {few_1_1, few_2_1, few_3_1, few_4_1}, {few_1_2, few_2_2, few_3_2, few_4_2}, {few_1_3, few_2_3}};
+    const float *x[FEW];
     for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
-    size_t most = rows->count <= 2 ? STREAMS : 2; // 8 accumulators
+    size_t most = rows->count <= 2 ? STREAMS : 2; // 6 or 8 accumulators
     for (size_t i = 0; i < n; i += most)
         size[rows->count - 1][(n - i < most ? n - i : most) - 1](s + i, inputs, x, y_stride);
 }
@@ -199,6 +194,12 @@ FP9__INLINE void direct(const struct stream s[2], size_t inputs, const struct fp
             }
         }
     }
+}
+
+static __attribute__((noinline)) void direct_4(const struct stream *s, size_t inputs,
+                                               const struct fp9_rows *rows, size_t y_stride)
+{
+    direct(s, inputs, rows, 4, y_stride);
 }
 
 static __attribute__((noinline)) void direct_5(const struct stream *s, size_t inputs,
@@ -305,13 +306,15 @@ static void run_streams(const struct stream *s, size_t n, const struct fp9_matri
     size_t inputs = m->inputs;
     for (size_t i = 0; i < n && !m->continues; i++)
         for (size_t t = 0; t < x->count; t++) _mm256_storeu_ps(s[i].y + t * y_stride, _mm256_setzero_ps());
-    if (x->count <= FP9__FEW) {
+    if (x->count <= FEW) {
         few_tokens(s, n, inputs, x, y_stride);
         return;
     }
     for (size_t i = 0; i < n; i += 2) {
         if (n - i == 1 || x->count > FP9__TOKENS)
             many_tokens(s + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);
+        else if (x->count == 4)
+            direct_4(s + i, inputs, x, y_stride);
         else if (x->count == 5)
             direct_5(s + i, inputs, x, y_stride);
         else

@@ -102,8 +102,6 @@ FP9__INLINE __m256 fp9__tiny_to_zero(__m256 x)
     return _mm256_andnot_ps(_mm256_castsi256_ps(below), x);
 }
 
-enum { FP9__FEW = 4 }; // tokens of a dot up to which decoding into L1 first costs more than it saves
-
 extern const struct fp9_down_ops fp9__avx2_down;
 extern fp9_prepare_fn fp9__avx2_prepare;
 extern fp9_expert_fn fp9__avx2_expert;

@@ -11,6 +11,7 @@
 
 enum {
     AHEAD = 2048, // bytes of prefetch per stream, as in fp9_avx2.c
+    FEW = 4,      // tokens that AVX2 does
     COUPLES = 2,  // couples of panels at a time
     TOKENS = 12,  // x COUPLES = 24 accumulators of the 32 registers
     BLOCK_FLOATS = FP9_BLOCK * 2 * FP9_LANES,
@@ -138,7 +139,7 @@ static void many_tokens(const struct couple *c, size_t n, size_t inputs, const s
 {
     float w[COUPLES * BLOCK_FLOATS] __attribute__((aligned(64)));
     size_t tiles = fp9__tiles(inputs), parts = (rows->count + TOKENS - 1) / TOKENS; // nearly equal, 5 or more
-    static micro_fn *const size[COUPLES][TOKENS - FP9__FEW] = {
+    static micro_fn *const size[COUPLES][TOKENS - FEW] = {
         {micro_1_5, micro_1_6, micro_1_7, micro_1_8, micro_1_9, micro_1_10, micro_1_11, micro_1_12},
         {micro_2_5, micro_2_6, micro_2_7, micro_2_8, micro_2_9, micro_2_10, micro_2_11, micro_2_12}};
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
@@ -150,8 +151,7 @@ static void many_tokens(const struct couple *c, size_t n, size_t inputs, const s
             const float *x[TOKENS];
             for (size_t t = 0; t < tokens; t++) x[t] = row_of(rows, from + t) + first * FP9_TILE_INPUTS;
             // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): n is 1 .. COUPLES, tokens 5 .. TOKENS
-            size[n - 1][tokens - FP9__FEW - 1](w, x, group * FP9_TILE_INPUTS, c, block, from * y_stride,
-                                               y_stride);
+            size[n - 1][tokens - FEW - 1](w, x, group * FP9_TILE_INPUTS, c, block, from * y_stride, y_stride);
         }
     }
 }
@@ -175,7 +175,7 @@ static void set_half(struct couple *c, unsigned half, const struct fp9_matrix *m
 static void dot(const struct fp9_matrix *m, size_t first, size_t count, const struct fp9_rows *x, float *y,
                 size_t y_stride)
 {
-    if (x->count <= FP9__FEW) {
+    if (x->count <= FEW) {
         fp9_avx2.dot(m, first, count, x, y, y_stride);
         return;
     }
@@ -194,7 +194,7 @@ static void dot(const struct fp9_matrix *m, size_t first, size_t count, const st
 static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_t first, size_t count,
                  const struct fp9_rows *x, float *y0, float *y1, size_t y_stride)
 {
-    if (x->count <= FP9__FEW) {
+    if (x->count <= FEW) {
         fp9_avx2.dot2(m0, m1, first, count, x, y0, y1, y_stride);
         return;
     }
