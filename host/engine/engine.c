@@ -160,9 +160,9 @@ static void admit(struct engine *e)
     for (struct generation *g = e->first; g; g = g->next) {
         if (g->stage == STAGE_WAITING && !take_lanes(e, g)) {
             if (active) return;
-            error_set(&g->result.error, -EBUSY, "no lane: all %u still wait for answers from the flock",
-                      e->set.lanes);
-            generation__end(g, FINISH_ERROR);
+            int rc = error_set(&g->result.error, -EBUSY,
+                               "no lane: all %u still wait for answers from the flock", e->set.lanes);
+            generation__fail(g, rc);
             continue;
         }
         if (g->stage == STAGE_WAITING) generation__admit(g);

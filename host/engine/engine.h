@@ -85,6 +85,7 @@ struct generation_result {
     uint32_t rounds; // of decoding; drafts_proposed of them had a draft
     uint32_t drafts_proposed, drafts_accepted;
     double ttft_ms, prefill_ms, decode_ms; // decode_ms: first token to last
+    int code; // negative errno of `error` with FINISH_ERROR; -EHOSTDOWN: see flock_poll()
     struct error error;
 };
 

@@ -94,7 +94,8 @@ int generation__admit(struct generation *g); // lanes are set; opens the sequenc
 void generation__begin_round(struct generation *g);
 void generation__lane_done(struct generation *g, uint32_t lane, int rc, const struct error *err);
 void generation__end(struct generation *g, enum finish_reason reason);
-void generation__release(struct generation *g); // everything but the result
+void generation__fail(struct generation *g, int rc); // its result has the message already
+void generation__release(struct generation *g);      // everything but the result
 
 /* kv_restore.c: files behind the prefix cache. */
 int engine__open_store(struct engine *e, const struct kv_store_options *o, struct error *err);

@@ -26,8 +26,9 @@ void generation__end(struct generation *g, enum finish_reason reason)
     g->result.reason = reason;
 }
 
-static void fail(struct generation *g)
+void generation__fail(struct generation *g, int rc)
 {
+    g->result.code = rc;
     generation__end(g, FINISH_ERROR);
 }
 
@@ -77,7 +78,7 @@ int generation__admit(struct generation *g)
     struct engine *e = g->engine;
     int rc = open_sequence(g);
     if (rc) {
-        fail(g);
+        generation__fail(g, rc);
         return rc;
     }
     g->sequence.best_only = g->request.ids_only && sampler_takes_largest(g->sampler);
@@ -95,7 +96,7 @@ static void note_start(struct generation *g, int rc, enum round_part part)
 {
     g->part = part;
     g->failure = rc;
-    if (rc && g->jobs == 0) fail(g);
+    if (rc && g->jobs == 0) generation__fail(g, rc);
 }
 
 static void start_one(struct generation *g, const struct backend_job *job, enum round_part part)
@@ -213,10 +214,10 @@ static int32_t choose(struct generation *g, uint32_t lane, uint32_t row, const f
                                        : sampler_sample(g->sampler, logits, g->sequence.count);
     trace_span(TRACE_ENGINE, 0, "sample", began, clock_ns(), TRACE_NO_LAYER, g->sequence.count, 1);
     if (id >= 0) return id;
-    error_set(&g->result.error, -EDOM,
-              "the logits of position %u hold no number to choose by (NaN or infinite)",
-              g->sequence.count - 1);
-    fail(g);
+    int rc = error_set(&g->result.error, -EDOM,
+                       "the logits of position %u hold no number to choose by (NaN or infinite)",
+                       g->sequence.count - 1);
+    generation__fail(g, rc);
     return -1;
 }
 
@@ -312,10 +313,10 @@ static void after_mtp(struct generation *g)
     g->draft = b->ops->best(b, g->last.lane, g->last.row);
     g->have_draft = g->draft >= 0;
     if (g->have_draft) return;
-    error_set(&g->result.error, -EDOM,
-              "the MTP logits of position %u hold no number to choose by (NaN or infinite)",
-              g->sequence.mtp_done - 1);
-    fail(g);
+    int rc = error_set(&g->result.error, -EDOM,
+                       "the MTP logits of position %u hold no number to choose by (NaN or infinite)",
+                       g->sequence.mtp_done - 1);
+    generation__fail(g, rc);
 }
 
 void generation__lane_done(struct generation *g, uint32_t lane, int rc, const struct error *err)
@@ -332,7 +333,7 @@ void generation__lane_done(struct generation *g, uint32_t lane, int rc, const st
     enum round_part part = g->part;
     g->part = ROUND_NONE;
     if (g->failure)
-        fail(g);
+        generation__fail(g, g->failure);
     else if (g->cancelled)
         return;
     else if (part == ROUND_MAIN)

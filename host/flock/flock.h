@@ -64,7 +64,9 @@ void flock_close(struct flock *f);
 
 /* Hands a step over; step->y is written by the time flock_poll() says 1. One step per lane at a time. */
 int flock_submit(struct flock *f, uint32_t lane, const struct mlp_step *step, struct error *err);
-/* 1: done, 0: not yet, negative: failed. With `wait`, works or sleeps until done or the deadline passes. */
+/* 1: done, 0: not yet, negative: failed. With `wait`, works or sleeps until done or the deadline passes.
+ * -EHOSTDOWN: so many ducks are lost that the others cannot hold the model; later steps work again once ducks
+ * are back. */
 int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err);
 
 /* Between steps: ducks that were lost leave, ducks that came back take part. -EHOSTDOWN: those that are there

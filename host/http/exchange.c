@@ -1,6 +1,7 @@
 /* exchange.c: see exchange.h. */
 #include "host/http/exchange.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,7 +150,7 @@ static bool result_problem(const struct exchange *x, const struct generation_res
     if (r->reason == FINISH_CANCELLED)
         api_problem_set(p, 503, x->server->draining ? "shutting_down" : "cancelled", NULL, "%s",
                         x->server->draining ? "the server is shutting down" : "the request was cancelled");
-    else if (worker_state(x->server->worker, NULL) == WORKER_STRANDED)
+    else if (r->code == -EHOSTDOWN) // it goes on by itself once ducks are back
         api_problem_set(p, 503, "no_ducks", NULL, "%s", r->error.text);
     else
         api_problem_set(p, 500, "generation_failed", NULL, "%s", r->error.text);

@@ -155,7 +155,8 @@ static void begin(struct worker *w, struct job *j)
                                          .on_token = on_token,
                                          .on_prefill = on_prefill,
                                          .ctx = j};
-    if (engine_start(w->engine, &j->generation, &r, &failed.error)) {
+    failed.code = engine_start(w->engine, &j->generation, &r, &failed.error);
+    if (failed.code) {
         finish(j, &failed);
         return;
     }
