@@ -95,7 +95,10 @@ static void *eal_main(void *arg)
     atomic_store(&d->stop, true);
     if (d->initialised) {
         rte_eal_mp_wait_lcore();
-        for (uint32_t i = 0; i < d->flock->wires; i++) dpdk_port_close(&d->port[i]);
+        for (uint32_t i = 0; i < d->flock->wires; i++) {
+            DPDK_WORKER_ENDED(&d->port[i]);
+            dpdk_port_close(&d->port[i]);
+        }
         rte_eal_cleanup();
     }
     return NULL;

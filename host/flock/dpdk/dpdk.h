@@ -39,6 +39,18 @@ void dpdk_port_close(struct dpdk_port *p);
 /* Says when the link has changed. */
 void dpdk_port_watch(struct dpdk_port *p);
 
+/* That an lcore's main function has ended orders what it did before what follows rte_eal_mp_wait_lcore();
+ * ThreadSanitizer, which does not see into DPDK, has to be told. */
+#ifdef __SANITIZE_THREAD__
+void __tsan_release(void *address);
+void __tsan_acquire(void *address);
+#define DPDK_WORKER_ENDS(port) __tsan_release(port)
+#define DPDK_WORKER_ENDED(port) __tsan_acquire(port)
+#else
+#define DPDK_WORKER_ENDS(port) ((void)(port))
+#define DPDK_WORKER_ENDED(port) ((void)(port))
+#endif
+
 /* worker.c */
 int dpdk_work(void *port);                // an lcore's main function
 void dpdk_port_wake(struct dpdk_port *p); // ends its sleep; without a system call if it is awake

@@ -140,5 +140,6 @@ int dpdk_work(void *arg)
     if (p->room) rte_pktmbuf_free(p->room);
     p->pendings = 0;
     p->room = NULL;
+    DPDK_WORKER_ENDS(p);
     return 0;
 }

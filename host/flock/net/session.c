@@ -40,6 +40,12 @@ static bool has_duck(const struct net_port *p, const struct net_peer *at)
     return false;
 }
 
+/* Before, the engine thread may be choosing the session's number. */
+static bool opening(const struct net_port *p)
+{
+    return atomic_load_explicit(&p->seen_goal, memory_order_relaxed) >= NET_OPEN;
+}
+
 void net__hello(struct net_port *p, const struct net_peer *from, const struct wire_hello *h)
 {
     struct net_duck *found = NULL;
@@ -65,7 +71,7 @@ void net__hello(struct net_port *p, const struct net_peer *from, const struct wi
     // The worker alone writes these; others read them once they have seen the state.
     if (atomic_load(&found->state) == NET_FOUND) {
         // Once it has accepted our OPEN its nonce is another; only the same OPEN again is answered by OPENED.
-        if (h->holder_session != p->flock->session || h->holder_session == 0)
+        if (!opening(p) || h->holder_session != p->flock->session)
             memcpy(found->hello.nonce, h->nonce, sizeof h->nonce);
         return;
     }
@@ -156,7 +162,7 @@ void net__refused(struct net_port *p, const struct net_peer *from, const struct 
     struct net_duck *d = NULL;
     for (uint32_t i = 0; i < p->ducks; i++)
         if (same_peer(&p->duck[i]->peer, from)) d = p->duck[i];
-    if (!d || atomic_load(&d->state) != NET_FOUND || r->session != p->flock->session) return;
+    if (!d || atomic_load(&d->state) != NET_FOUND || !opening(p) || r->session != p->flock->session) return;
     switch (r->reason) {
     case WIRE_BUSY:
         busy(d, r, now);
