@@ -326,6 +326,7 @@ static int read_state(struct net_config *c, const cJSON *root, const char *name,
     if (rc) return rc;
     snprintf(c->manifest, sizeof c->manifest, "%s/weights.manifest", dir);
     snprintf(c->plans, sizeof c->plans, "%s/plan", dir);
+    snprintf(c->places, sizeof c->places, "%s/places", dir);
     snprintf(c->boot_dir, sizeof c->boot_dir, "%s/boot", dir);
     return 0;
 }

@@ -65,6 +65,7 @@ struct net_config {
     char boot_image[512]; // what they boot; empty: none lies beside duckd
     char boot_dir[512];   // where dnsmasq finds everything
     char manifest[512];   // file that says what ducks hold; empty: none is kept
+    char places[512];     // beginning of the name of the file that says who had which place (places.c)
     char plans[512];      // beginning of the files' names that keep plans (plan_file.h); empty: none
 };
 

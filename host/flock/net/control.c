@@ -113,7 +113,9 @@ int net_flock_init(struct net_flock *f, struct net_config *config, struct error 
                             .wait_cond = PTHREAD_COND_INITIALIZER};
     f->known = &f->manifest;
     int rc = init_ports(f);
-    return rc ? error_set(err, rc, "no memory for %u ports and %u ducks", f->ports, f->ducks) : 0;
+    if (rc) return error_set(err, rc, "no memory for %u ports and %u ducks", f->ports, f->ducks);
+    net__places_read(f);
+    return 0;
 }
 
 static void end_duck(const struct net_flock *f, struct net_duck *d)
@@ -149,7 +151,7 @@ static void end_session(struct net_flock *f)
         free(f->port[i].node);
         f->port[i].node = NULL;
         f->port[i].sent = f->port[i].next_fragment = 0;
-        f->port[i].discover_ns = 0;
+        f->port[i].discover_ns = f->port[i].find_ns = 0;
     }
     for (uint32_t i = 0; f->bank && i < f->banks; i++) free(f->bank[i].node);
     for (uint32_t i = 0; f->slot && i < f->slots; i++) {
@@ -256,14 +258,17 @@ struct net_match net_duck_again(const struct net_duck *d)
     return m;
 }
 
-void net_guest_attach(struct net_flock *guest, struct net_flock *host, uint32_t index)
+void net_guest_attach(struct net_flock *guest, struct net_flock *host, uint32_t duck)
 {
+    uint32_t index = host->duck[duck].port->index;
     guest->is_guest = true;
     guest->known = &host->manifest;
     guest->wake = host->wake;
     guest->wake_self = host->wake_self;
     guest->port[index].io = host->port[index].io;
     guest->port[index].host = &host->port[index];
+    guest->duck[0].place = duck;
+    atomic_store(&guest->duck[0].last, atomic_load(&host->duck[duck].last));
     atomic_store(&host->port[index].guest, &guest->port[index]);
 }
 

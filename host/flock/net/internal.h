@@ -33,6 +33,10 @@ bool net__message(struct net_port *p, struct net_duck *duck, enum wire_type type
 /* ---- session.c ---- */
 
 void net__hello(struct net_port *p, const struct net_peer *from, const struct wire_hello *h);
+/* places.c */
+struct net_duck *net__place_for(const struct net_port *p, const struct net_peer *from,
+                                const struct wire_hello *h); // NULL: there is none for it
+void net__places_read(struct net_flock *f);
 /* care.c */
 void net__care_answer(struct net_port *p, const struct net_peer *from, const struct wire_header *h,
                       const uint8_t *payload);

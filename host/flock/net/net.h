@@ -99,8 +99,10 @@ struct net_duck {
     struct net_port *port;
     const struct net_match *match;
     struct net_peer peer;
-    _Atomic bool gone; // lost and dropped: not of the flock any more
-    _Atomic int state; // enum net_duck_state; release: what follows is written
+    _Atomic bool gone;     // lost and dropped: not of the flock any more
+    _Atomic uint64_t last; // of a place for any duck: who had it last time (places.c); 0: nobody
+    uint32_t place;        // of a guest's duck: its index in the host's flock
+    _Atomic int state;     // enum net_duck_state; release: what follows is written
     struct wire_hello hello;
     struct wire_opened opened;
 
@@ -151,10 +153,11 @@ struct net_port {
     struct net_io io;
     uint32_t ducks;
     struct net_duck **duck;
-    uint32_t sent;          // last step broadcast
-    uint32_t next_fragment; // of the step after it
-    uint64_t sending_ns;    // since when it is being sent, for a trace
-    uint64_t discover_ns;
+    uint32_t sent;                    // last step broadcast
+    uint32_t next_fragment;           // of the step after it
+    uint64_t sending_ns;              // since when it is being sent, for a trace
+    uint64_t discover_ns, find_ns;    // next DISCOVER; since when ducks are looked for, 0: they are not yet
+    bool looked_long;                 // half of the time for finding is over
     _Atomic int seen_goal;            // that the worker has last worked for
     bool awaits;                      // after net_port_work(): ducks owe answers that somebody waits for
     uint32_t request;                 // numbers of requests
@@ -300,11 +303,12 @@ int net_flock_take_back(struct net_flock *f, uint32_t duck, struct error *err);
 
 /* ---- a second session beside the first, with a duck that the first has dropped ---- */
 
-/* The guest has one duck, which lives on port `index` of the host flock, whose worker from now on works for
- * both. */
-void net_guest_attach(struct net_flock *guest, struct net_flock *host, uint32_t index);
+/* The guest has one duck, the host flock's `duck`, whose port's worker from now on works for both. */
+void net_guest_attach(struct net_flock *guest, struct net_flock *host, uint32_t duck);
 /* The worker has let go of the guest when it returns 0. */
 int net_guest_detach(struct net_flock *guest, struct net_flock *host, uint32_t index, struct error *err);
+/* All ducks of the session hold their weights: their places are theirs next time as well. */
+void net_keep_places(struct net_flock *f, struct net_flock *host); // host: of a guest, else NULL
 /* What a HELLO must say to be the duck that was lost. */
 struct net_match net_duck_again(const struct net_duck *d);
 

@@ -25,13 +25,6 @@ static bool same_peer(const struct net_peer *a, const struct net_peer *b)
     return a->address == b->address && a->port == b->port && memcmp(a->mac, b->mac, sizeof a->mac) == 0;
 }
 
-static bool fits(const struct net_match *m, const struct net_peer *from, const struct wire_hello *h)
-{
-    if (m->address && (m->address != from->address || m->udp != from->port)) return false;
-    if (m->has_mac && memcmp(m->mac, h->mac, sizeof m->mac) != 0) return false;
-    return !m->has_name || strncmp(m->name, h->name, sizeof m->name) == 0;
-}
-
 /* Whether the port has a duck at that address, and has it still. */
 static bool has_duck(const struct net_port *p, const struct net_peer *at)
 {
@@ -61,11 +54,7 @@ void net__hello(struct net_port *p, const struct net_peer *from, const struct wi
             break;
         }
     }
-    for (uint32_t i = 0; !found && i < p->ducks; i++) {
-        struct net_duck *d = p->duck[i];
-        if (!d->gone && atomic_load(&d->state) == NET_UNKNOWN && !d->hello.boot_id && fits(d->match, from, h))
-            found = d;
-    }
+    if (!found) found = net__place_for(p, from, h);
     if (!found) return;
     found->peer = *from;
     // The worker alone writes these; others read them once they have seen the state.
@@ -90,6 +79,8 @@ static void find_work(struct net_port *p, uint64_t now, uint64_t *deadline)
         missing |= !p->duck[i]->gone && atomic_load(&p->duck[i]->state) == NET_UNKNOWN;
     for (uint32_t i = 0; p->flock->wants && i < p->ducks; i++) net__care_work(p->duck[i], now, deadline);
     if (!missing) return;
+    if (p->find_ns == 0) p->find_ns = now;
+    p->looked_long = now - p->find_ns >= p->flock->config->find_ms * NET_MS / 2;
     // What a port without a broadcast address sends to all does not reach a duck that was dropped.
     struct net_duck *alone =
         p->flock->is_guest && !p->flock->config->port[p->index].broadcast ? p->duck[0] : NULL;

@@ -239,9 +239,10 @@ static int net_guest(struct transport **out, struct transport *host, uint32_t du
     n->config = *h->f.config;
     n->config.ducks = 1;
     n->config.match = &n->match;
+    *n->config.places = 0; // the host's affair
     int rc = net_flock_init(&n->f, &n->config, err);
     if (!rc) {
-        net_guest_attach(&n->f, &h->f, n->match.port);
+        net_guest_attach(&n->f, &h->f, duck);
         n->host = h;
         const struct net_duck *missing;
         if (!reach(&n->f, NET_FOUND, GUEST_MS, &missing))
@@ -337,7 +338,8 @@ static void make_folder(const char *path)
 
 static int net_loaded(struct transport *t, struct error *err)
 {
-    struct net_flock *f = &((struct net_transport *)t)->f;
+    struct net_transport *n = (struct net_transport *)t;
+    struct net_flock *f = &n->f;
     int rc = net_load_finish(f, err);
     if (f->known->changed) {
         make_folder(f->config->manifest);
@@ -346,6 +348,7 @@ static int net_loaded(struct transport *t, struct error *err)
             log_notice("%s: weights will be sent again next time", why.text);
     }
     if (rc) return rc;
+    net_keep_places(f, n->host ? &n->host->f : NULL);
     log_detail("weights: %llu units sent, %llu were held already", (unsigned long long)f->units_sent,
                (unsigned long long)f->units_kept);
     return 0;
