@@ -28,6 +28,7 @@
     "]}]}"
 #define UDP_PORT(ducks)                                                                                      \
     "{\"transport\": \"udp\", \"ports\": [{\"address\": \"10.0.0.1\", \"ducks\": [" ducks "]}]}"
+#define TAP0 "\"address\": \"10.0.0.1/24\", \"device\": \"net_tap0,iface=x\", "
 #define DPDK_PORT(port) "{\"transport\": \"dpdk\", \"ports\": [{" port "}]}"
 
 static int parse(struct flock_spec *s, const char *json, struct error *err)
@@ -96,8 +97,9 @@ static void boot_service(void **state)
     FILE *f = fmemopen(text, sizeof text, "w");
     net_boot_write(s.net, f);
     fclose(f);
-    assert_non_null(strstr(text, "interface=duckd0\ndhcp-range=10.0.1.0,static,255.255.255.0,1h\n"
-                                 "dhcp-host=02:00:00:0a:0b:07,10.0.1.7\ndhcp-host=02:00:00:0a:0b:08,10.0.1.100\n"));
+    assert_non_null(strstr(text,
+                           "interface=duckd0\ndhcp-range=10.0.1.0,static,255.255.255.0,1h\n"
+                           "dhcp-host=02:00:00:0a:0b:07,10.0.1.7\ndhcp-host=02:00:00:0a:0b:08,10.0.1.100\n"));
     assert_non_null(strstr(text, "interface=duckd1\ndhcp-range=10.0.2.9,10.0.2.10,255.255.255.0,1h\n"));
     assert_non_null(strstr(text, "interface=duckd2\ndhcp-range=10.1.0.100,10.1.0.102,255.255.0.0,1h\n"));
     assert_non_null(strstr(text, "tftp-root=/var/x/boot/tftp\ntftp-unique-root=mac\n"));
@@ -175,6 +177,21 @@ static void bad_files(void **state)
          "f.json: port 0 needs either \"device\" (a DPDK virtual device) or \"pci\""},
         {DPDK_PORT("\"address\": \"10.0.0.1/33\", \"pci\": \"0000:01:00.0\", \"ducks\": [{}]"),
          "f.json: port 0: address is \"10.0.0.1/33\", it must look like \"10.21.1.1/24\""},
+        {UDP_PORT(DUCK ", " DUCK), "f.json: ducks 0 and 1 have the same address, 10.0.0.7"},
+        {UDP_PORT("{\"address\": \"10.0.0.7\", \"mac\": \"02:00:00:00:01:05\"}, "
+                  "{\"address\": \"10.0.0.8\", \"mac\": \"02:00:00:00:01:05\"}"),
+         "f.json: ducks 0 and 1 have the same mac, 02:00:00:00:01:05"},
+        {UDP_PORT("{\"address\": \"10.0.0.7\", \"mac\": \"ff:ff:ff:ff:ff:ff\"}"),
+         "f.json: duck 0: ff:ff:ff:ff:ff:ff is no duck's mac but that of a group"},
+        {DPDK_PORT(TAP0 "\"ducks\": [{\"address\": \"10.0.1.7\"}]"),
+         "f.json: duck 0: 10.0.1.7 is not in the network of its port, 10.0.0.1/24"},
+        {DPDK_PORT(TAP0 "\"ducks\": [{\"address\": \"10.0.0.1\"}]"),
+         "f.json: duck 0 has the address of its port, 10.0.0.1"},
+        {DPDK_PORT(TAP0 "\"ducks\": [{}]}, {" TAP0 "\"ducks\": [{}]"),
+         "f.json: ports 0 and 1 have the same device, net_tap0"},
+        {DPDK_PORT("\"address\": \"10.0.0.1/24\", \"pci\": \"0000:01:00.0\", \"ducks\": [{}]}, "
+                   "{\"address\": \"10.0.1.1/24\", \"pci\": \"0000:01:00.0\", \"ducks\": [{}]"),
+         "f.json: ports 0 and 1 have the same device, 0000:01:00.0"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct flock_spec s;

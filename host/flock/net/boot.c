@@ -100,8 +100,7 @@ static void write_port(const struct net_config *c, uint32_t port, FILE *out)
         const struct net_match *m = &c->match[i];
         if (m->port != port || !m->has_mac) continue;
         net_show_address(address_of(c, i), a);
-        fprintf(out, "dhcp-host=%02x:%02x:%02x:%02x:%02x:%02x,%s\n", m->mac[0], m->mac[1], m->mac[2],
-                m->mac[3], m->mac[4], m->mac[5], a);
+        fprintf(out, "dhcp-host=%s,%s\n", net_show_mac(m->mac).s, a);
     }
 }
 

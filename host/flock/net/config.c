@@ -28,6 +28,13 @@ void net_show_address(uint32_t a, char out[16])
     snprintf(out, 16, "%u.%u.%u.%u", a >> 24, a >> 16 & 255, a >> 8 & 255, a & 255);
 }
 
+struct net_mac_text net_show_mac(const uint8_t m[6])
+{
+    struct net_mac_text t;
+    snprintf(t.s, sizeof t.s, "%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5]);
+    return t;
+}
+
 /* "10.21.1.1", with `separator` and a number behind it if there is one. */
 static int parse_address_and(const char *text, char separator, uint32_t *address, uint32_t *number,
                              uint32_t most)
@@ -376,7 +383,8 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     if (!rc) rc = read_ports(c, root, dpdk, name, err);
     for (uint32_t i = 0; c->boot && i < c->ports; i++) c->port[i].exception_tap = true;
     c->wires = c->ports;
-    return rc ? rc : read_inside(c, root, name, err);
+    if (!rc) rc = read_inside(c, root, name, err);
+    return rc ? rc : net_config_check(c, dpdk, name, err);
 }
 
 int net_config_read(struct net_config *out, const cJSON *root, bool dpdk, const char *name, struct error *err)

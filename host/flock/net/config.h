@@ -75,7 +75,15 @@ int net_config_read(struct net_config *out, const cJSON *root, bool dpdk, const 
                     struct error *err);
 void net_config_free(struct net_config *c);
 
+/* A part of net_config_read(): devices, addresses and MAC addresses that stand twice or where they cannot be.
+ */
+int net_config_check(const struct net_config *c, bool dpdk, const char *name, struct error *err);
+
 int net_parse_address(const char *text, uint32_t *address); // 0 or -EINVAL
 void net_show_address(uint32_t address, char out[16]);
+struct net_mac_text {
+    char s[18];
+};
+struct net_mac_text net_show_mac(const uint8_t mac[6]);
 
 #endif

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "duck/wire.h"
+#include "host/util/log.h"
 
 #define MANIFEST_MAGIC 0x316e616d6b637564u // "duckman1"
 #define MOST_ENTRIES ((size_t)1 << 28)
@@ -76,13 +77,16 @@ void manifest_read(struct manifest *m, const char *path)
     if (!f) return;
     struct head h;
     struct manifest_entry *entry = NULL;
+    bool good = false;
     if (fread(&h, sizeof h, 1, f) == 1 && h.magic == MANIFEST_MAGIC && h.entries <= MOST_ENTRIES)
         entry = malloc(h.entries * sizeof *entry + 1);
     if (entry && fread(entry, sizeof *entry, h.entries, f) == h.entries &&
         wire_object_hash((const uint8_t *)entry, h.entries * sizeof *entry) == h.hash) {
+        good = true;
         for (size_t i = 0; i < h.entries; i++)
             if (entry[i].key && enter(m, entry[i].key, entry[i].hash)) break;
     }
+    if (!good) log_notice("%s is damaged or of another version: all weights will be sent again", path);
     m->changed = false;
     free(entry);
     fclose(f);

@@ -2,8 +2,8 @@
  *
  * A key is a hash over the tensor's file, size, time and place and the part that was cut out, so that a
  * restarted daemon can tell what a duck holds without reading the checkpoint again. A file that is missing,
- * damaged or of another version is an empty manifest: weights are then sent again, nothing worse.
- * manifest_get() and manifest_put() may be called by several threads at once. */
+ * damaged or of another version (that is said) is an empty manifest: weights are then sent again, nothing
+ * worse. manifest_get() and manifest_put() may be called by several threads at once. */
 #ifndef DUCKD_HOST_FLOCK_NET_MANIFEST_H
 #define DUCKD_HOST_FLOCK_NET_MANIFEST_H
 
