@@ -143,7 +143,11 @@ void net_port_input(struct net_port *p, const struct net_peer *from, const uint8
     net__count(&p->bytes_in, bytes);
     enum wire_verdict verdict = wire_parse(datagram, bytes, &h);
     struct net_port *guest = atomic_load_explicit(&p->guest, memory_order_acquire);
-    if (guest && verdict == WIRE_OK && (h.session == 0 || h.session != f->session)) {
+    // At rest the engine thread rebuilds what a frame would touch, and before OPEN what one of a session
+    // would: the session's number, too.
+    int goal = atomic_load_explicit(&p->seen_goal, memory_order_relaxed);
+    bool ours = verdict == WIRE_OK && goal >= NET_OPEN && h.session == f->session;
+    if (guest && verdict == WIRE_OK && !ours) {
         net_port_input(guest, from, datagram, bytes, now);
         if (h.session != 0) return;
     }
@@ -153,11 +157,8 @@ void net_port_input(struct net_port *p, const struct net_peer *from, const uint8
         net__count(&p->malformed, 1);
         return;
     }
-    // At rest the engine thread rebuilds what a frame would touch, and before OPEN what one of a session
-    // would.
-    int goal = atomic_load_explicit(&p->seen_goal, memory_order_relaxed);
-    if (goal == NET_REST || (h.session != 0 && (goal < NET_OPEN || h.session != f->session ||
-                                                h.source >= f->ducks || f->duck[h.source].port != p))) {
+    if (goal == NET_REST ||
+        (h.session != 0 && (!ours || h.source >= f->ducks || f->duck[h.source].port != p))) {
         net__count(&p->stranger, 1);
         return;
     }
@@ -203,8 +204,9 @@ uint64_t net_port_work(struct net_port *p, uint64_t now)
     atomic_store_explicit(&p->seen_goal, goal, memory_order_release);
     struct net_port *guest = atomic_load_explicit(&p->guest, memory_order_acquire);
     if (guest) net__sooner(&deadline, now + net_port_work(guest, now));
-    net__count(&p->rounds, 1);
     p->awaits = guest && guest->awaits;
+    // Whoever sees the second round from now on may free the guest.
+    atomic_fetch_add_explicit(&p->rounds, 1, memory_order_release);
     if (goal == NET_REST) return deadline - now;
     net__session_work(p, goal, now, &deadline);
     if (goal == NET_RUN) net__steps_work(p, now, &deadline);
@@ -218,9 +220,17 @@ struct net_name net_duck_name(const struct net_duck *d)
 {
     struct net_name n;
     char address[16];
-    uint32_t a = d->peer.address ? d->peer.address : d->match->address;
+    const struct net_match *m = d->match;
+    uint32_t a = d->peer.address ? d->peer.address : m->address;
     net_show_address(a, address);
-    const char *name = d->match->has_name ? d->match->name : d->hello.name;
+    const char *name = m->has_name ? m->name : d->hello.name;
+    if (!a) { // not seen yet
+        snprintf(n.s, sizeof n.s, "duck %u (%.31s)", d->index,
+                 m->has_mac    ? net_show_mac(m->mac).s
+                 : m->has_name ? name
+                               : "any");
+        return n;
+    }
     snprintf(n.s, sizeof n.s, "duck %u (%.31s%s%s:%u)", d->index, name, *name ? ", " : "", address,
              d->peer.port ? d->peer.port : d->match->udp);
     return n;
