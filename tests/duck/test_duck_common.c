@@ -33,6 +33,26 @@ void test_duck_open_and_load(struct mini_host *h, const struct layers *l)
     assert_true(mini_load(h, l));
 }
 
+struct test_duck test_duck_make(uint64_t seed)
+{
+    struct test_duck t = {.l = layers_make(&test_duck_shape, 1, 5), .s = sim_make(TEST_DUCK_MEMORY, seed)};
+    t.h = test_duck_host(t.s, 9, t.l);
+    return t;
+}
+
+struct test_duck test_duck_loaded(uint64_t seed)
+{
+    struct test_duck t = test_duck_make(seed);
+    test_duck_open_and_load(&t.h, t.l);
+    return t;
+}
+
+void test_duck_free(struct test_duck *t)
+{
+    sim_free(t->s);
+    layers_free(t->l);
+}
+
 void test_duck_check_step(struct mini_host *h, const struct layers *l, uint32_t number, uint32_t bank,
                           uint32_t tokens, uint32_t top_k, enum wire_dtype activation, enum wire_dtype result)
 {

@@ -15,25 +15,21 @@
 static void results_are_the_duck_cores_bit_for_bit(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 1);
-    struct mini_host h = test_duck_host(s, 9, l);
-    test_duck_open_and_load(&h, l);
+    struct test_duck t = test_duck_loaded(1);
     uint32_t number = 1;
     for (uint32_t bank = 0; bank < 3; bank++)
         for (int a = WIRE_F32; a < WIRE_DTYPES; a++)
             for (int r = WIRE_F32; r <= WIRE_BF16; r++) {
-                test_duck_check_step(&h, l, number++, bank, 1, bank ? 3 : 0, (enum wire_dtype)a,
+                test_duck_check_step(&t.h, t.l, number++, bank, 1, bank ? 3 : 0, (enum wire_dtype)a,
                                      (enum wire_dtype)r);
-                test_duck_check_step(&h, l, number++, bank, 64, bank ? 4 : 0, (enum wire_dtype)a,
+                test_duck_check_step(&t.h, t.l, number++, bank, 64, bank ? 4 : 0, (enum wire_dtype)a,
                                      (enum wire_dtype)r);
             }
-    struct wire_stats st = sim_stats(&h);
+    struct wire_stats st = sim_stats(&t.h);
     assert_int_equal(st.steps, (number - 1) / 3 * 2); // bank 2 is others' business
     assert_int_equal(st.bad_frame + st.bad_tag + st.stranger + st.late, 0);
-    assert_int_equal(h.step_resends + h.result_resends, 0);
-    sim_free(s);
-    layers_free(l);
+    assert_int_equal(t.h.step_resends + t.h.result_resends, 0);
+    test_duck_free(&t);
 }
 
 static void steps_survive_a_bad_wire(void **state)
@@ -61,31 +57,28 @@ static void steps_survive_a_bad_wire(void **state)
 static void fill_the_window(int in_turn)
 {
     enum { STEPS = 24, WINDOW = 4 };
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 3);
-    struct mini_host h = test_duck_host(s, 9, l);
-    h.terms.in_turn = (uint8_t)in_turn;
-    test_duck_open_and_load(&h, l);
+    struct test_duck t = test_duck_make(3);
+    t.h.terms.in_turn = (uint8_t)in_turn;
+    test_duck_open_and_load(&t.h, t.l);
     uint8_t *step[STEPS + 1];
     size_t bytes[STEPS + 1];
-    uint32_t subtrees = duck_core_subtrees(l->core, 1, NULL, 0);
+    uint32_t subtrees = duck_core_subtrees(t.l->core, 1, NULL, 0);
     for (uint32_t n = 1; n <= STEPS; n++)
-        step[n] = layers_step(l, 1, 5, 4, WIRE_BF16, WIRE_F32, WIRE_PAYLOAD, n, &bytes[n]);
-    for (uint32_t n = 1; n <= WINDOW; n++) mini_send_step(&h, n, step[n], bytes[n]);
+        step[n] = layers_step(t.l, 1, 5, 4, WIRE_BF16, WIRE_F32, WIRE_PAYLOAD, n, &bytes[n]);
+    for (uint32_t n = 1; n <= WINDOW; n++) mini_send_step(&t.h, n, step[n], bytes[n]);
     for (uint32_t n = 1; n <= STEPS; n++) {
         size_t values;
-        float *expected = layers_expect(l, step[n], WIRE_PAYLOAD, &values),
+        float *expected = layers_expect(t.l, step[n], WIRE_PAYLOAD, &values),
               *out = calloc(values, sizeof *out);
-        assert_true(mini_collect(&h, n, step[n], bytes[n], subtrees, out, NULL));
+        assert_true(mini_collect(&t.h, n, step[n], bytes[n], subtrees, out, NULL));
         assert_memory_equal(out, expected, values * sizeof *out);
-        if (n + WINDOW <= STEPS) mini_send_step(&h, n + WINDOW, step[n + WINDOW], bytes[n + WINDOW]);
+        if (n + WINDOW <= STEPS) mini_send_step(&t.h, n + WINDOW, step[n + WINDOW], bytes[n + WINDOW]);
         free(expected);
         free(out);
     }
-    assert_int_equal(sim_stats(&h).steps, STEPS);
+    assert_int_equal(sim_stats(&t.h).steps, STEPS);
     for (uint32_t n = 1; n <= STEPS; n++) free(step[n]);
-    sim_free(s);
-    layers_free(l);
+    test_duck_free(&t);
 }
 
 static void steps_back_to_back_fill_the_window(void **state)
@@ -119,159 +112,140 @@ static void send_part(struct mini_host *h, uint32_t number, const uint8_t *step,
 static void a_gap_is_asked_for_exactly(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 3);
-    struct mini_host h = test_duck_host(s, 9, l);
+    struct test_duck t = test_duck_loaded(3);
     static uint8_t answer[WIRE_PAYLOAD_JUMBO];
     size_t bytes;
-    test_duck_open_and_load(&h, l);
-    uint8_t *step = layers_step(l, 1, 8, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
+    uint8_t *step = layers_step(t.l, 1, 8, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
     uint32_t fragments = wire_fragments(bytes, WIRE_PAYLOAD);
     assert_true(fragments >= 6);
     for (uint32_t f = 0; f < fragments; f++)
-        if (f != 1 && f != 4) send_part(&h, 1, step, bytes, f);
-    uint64_t sent = s->time;
-    assert_true(next_frame(&h, answer, WIRE_RESEND, 1000000));
-    assert_true(s->time - sent >= 200000 && s->time - sent < 300000); // gap_us after it was visible
+        if (f != 1 && f != 4) send_part(&t.h, 1, step, bytes, f);
+    uint64_t sent = t.s->time;
+    assert_true(next_frame(&t.h, answer, WIRE_RESEND, 1000000));
+    assert_true(t.s->time - sent >= 200000 && t.s->time - sent < 300000); // gap_us after it was visible
     struct wire_resend r;
     memcpy(&r, answer, sizeof r);
     assert_int_equal(r.first, 1);
     assert_int_equal(answer[sizeof r], 1 | 8);
-    send_part(&h, 1, step, bytes, 1);
-    send_part(&h, 1, step, bytes, 4);
-    assert_true(next_frame(&h, answer, WIRE_STEP_ACK, 1000000));
-    assert_true(next_frame(&h, answer, WIRE_DONE, 100000000));
+    send_part(&t.h, 1, step, bytes, 1);
+    send_part(&t.h, 1, step, bytes, 4);
+    assert_true(next_frame(&t.h, answer, WIRE_STEP_ACK, 1000000));
+    assert_true(next_frame(&t.h, answer, WIRE_DONE, 100000000));
     // A whole step that never arrived is asked for when the next one shows up.
-    send_part(&h, 3, step, bytes, 0);
-    assert_true(next_frame(&h, answer, WIRE_RESEND, 1000000));
+    send_part(&t.h, 3, step, bytes, 0);
+    assert_true(next_frame(&t.h, answer, WIRE_RESEND, 1000000));
     memcpy(&r, answer, sizeof r);
-    assert_int_equal(h.last.sequence, 2);
+    assert_int_equal(t.h.last.sequence, 2);
     assert_int_equal(r.count, 0);
     // Only the first fragment came: the duck asks for the rest all the same, and again.
     for (int i = 0; i < 3; i++) {
-        do assert_true(next_frame(&h, answer, WIRE_RESEND, 100000000));
-        while (h.last.sequence != 3);
+        do assert_true(next_frame(&t.h, answer, WIRE_RESEND, 100000000));
+        while (t.h.last.sequence != 3);
         memcpy(&r, answer, sizeof r);
         assert_int_equal(r.first, 1);
         assert_int_equal(r.count, fragments - 1);
     }
     free(step);
-    sim_free(s);
-    layers_free(l);
+    test_duck_free(&t);
 }
 
 static void repeated_and_old_steps_are_harmless(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 3);
-    struct mini_host h = test_duck_host(s, 9, l);
+    struct test_duck t = test_duck_loaded(3);
     static uint8_t answer[WIRE_PAYLOAD_JUMBO];
     size_t bytes;
-    test_duck_open_and_load(&h, l);
-    for (uint32_t i = 1; i <= 6; i++) test_duck_check_step(&h, l, i, 1, 4, 4, WIRE_F32, WIRE_F32);
-    uint8_t *step = layers_step(l, 1, 4, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 6, &bytes);
-    mini_send_step(&h, 6, step, bytes); // its results are there still: acknowledged, not computed again
-    assert_true(next_frame(&h, answer, WIRE_STEP_ACK, 1000000));
+    for (uint32_t i = 1; i <= 6; i++) test_duck_check_step(&t.h, t.l, i, 1, 4, 4, WIRE_F32, WIRE_F32);
+    uint8_t *step = layers_step(t.l, 1, 4, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 6, &bytes);
+    mini_send_step(&t.h, 6, step, bytes); // its results are there still: acknowledged, not computed again
+    assert_true(next_frame(&t.h, answer, WIRE_STEP_ACK, 1000000));
     struct wire_step_ack a;
     memcpy(&a, answer, sizeof a);
     assert_int_equal(a.done, 1);
-    mini_send_step(&h, 1, step, bytes); // long over
-    assert_false(next_frame(&h, answer, WIRE_STEP_ACK, 10000000));
-    struct wire_stats st = sim_stats(&h);
+    mini_send_step(&t.h, 1, step, bytes); // long over
+    assert_false(next_frame(&t.h, answer, WIRE_STEP_ACK, 10000000));
+    struct wire_stats st = sim_stats(&t.h);
     assert_int_equal(st.steps, 6);
     assert_int_equal(st.late, wire_fragments(bytes, WIRE_PAYLOAD));
-    test_duck_check_step(&h, l, 7, 1, 4, 4, WIRE_F32, WIRE_F32);
+    test_duck_check_step(&t.h, t.l, 7, 1, 4, 4, WIRE_F32, WIRE_F32);
     free(step);
-    sim_free(s);
-    layers_free(l);
+    test_duck_free(&t);
 }
 
 static void results_are_sent_again_when_asked(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 3);
-    struct mini_host h = test_duck_host(s, 9, l);
+    struct test_duck t = test_duck_loaded(3);
     static uint8_t first[WIRE_PAYLOAD_JUMBO], again[WIRE_PAYLOAD_JUMBO];
     size_t bytes;
-    test_duck_open_and_load(&h, l);
-    uint8_t *step = layers_step(l, 1, 4, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
-    mini_send_step(&h, 1, step, bytes);
-    do assert_true(next_frame(&h, first, WIRE_RESULT, 100000000));
-    while (h.last.fragment != 2);
-    uint16_t length = h.last.length;
-    assert_true(next_frame(&h, again, WIRE_DONE, 100000000));
+    uint8_t *step = layers_step(t.l, 1, 4, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
+    mini_send_step(&t.h, 1, step, bytes);
+    do assert_true(next_frame(&t.h, first, WIRE_RESULT, 100000000));
+    while (t.h.last.fragment != 2);
+    uint16_t length = t.h.last.length;
+    assert_true(next_frame(&t.h, again, WIRE_DONE, 100000000));
     uint8_t ask[sizeof(struct wire_resend) + 1] = {2, 0, 1, 0, 0, 0, 0, 0, 1}; // fragment 2
-    mini_send(&h, (struct wire_header){.type = WIRE_RESEND, .session = 9, .sequence = 1}, ask, sizeof ask);
-    assert_true(mini_receive(&h, again, 1000000));
-    assert_int_equal(h.last.type, WIRE_RESULT);
-    assert_int_equal(h.last.fragment, 2);
-    assert_int_equal(h.last.length, length);
+    mini_send(&t.h, (struct wire_header){.type = WIRE_RESEND, .session = 9, .sequence = 1}, ask, sizeof ask);
+    assert_true(mini_receive(&t.h, again, 1000000));
+    assert_int_equal(t.h.last.type, WIRE_RESULT);
+    assert_int_equal(t.h.last.fragment, 2);
+    assert_int_equal(t.h.last.length, length);
     assert_memory_equal(first, again, length);
-    assert_true(next_frame(&h, again, WIRE_DONE, 1000000));
-    assert_int_equal(sim_stats(&h).resend_served, 1);
+    assert_true(next_frame(&t.h, again, WIRE_DONE, 1000000));
+    assert_int_equal(sim_stats(&t.h).resend_served, 1);
     free(step);
-    sim_free(s);
-    layers_free(l);
+    test_duck_free(&t);
 }
 
 static void impossible_steps_are_told_so(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 3);
-    struct mini_host h = test_duck_host(s, 9, l);
+    struct test_duck t = test_duck_make(3);
     static uint8_t answer[WIRE_PAYLOAD_JUMBO];
     struct wire_step_ack a;
     size_t bytes;
-    assert_true(mini_discover(&h));
-    assert_int_equal(mini_open(&h), 1);
-    uint8_t *step = layers_step(l, 1, 4, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
-    mini_send_step(&h, 1, step, bytes); // before the weights
-    assert_true(next_frame(&h, answer, WIRE_STEP_ACK, 1000000));
+    assert_true(mini_discover(&t.h));
+    assert_int_equal(mini_open(&t.h), 1);
+    uint8_t *step = layers_step(t.l, 1, 4, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
+    mini_send_step(&t.h, 1, step, bytes); // before the weights
+    assert_true(next_frame(&t.h, answer, WIRE_STEP_ACK, 1000000));
     memcpy(&a, answer, sizeof a);
     assert_int_equal(a.status, WIRE_STEP_NOT_READY);
-    assert_true(mini_load(&h, l));
+    assert_true(mini_load(&t.h, t.l));
     static const size_t spoil[] = {0, 4, 8, 12, 13, 16, 33, 36}; // bank, tokens, top_k, dtypes, bytes, ids
     uint32_t number = 1;
     for (size_t i = 0; i < sizeof spoil / sizeof *spoil; i++) {
         uint8_t was = step[spoil[i]];
         step[spoil[i]] = 0xf7;
-        mini_send_step(&h, number, step, bytes);
-        do assert_true(next_frame(&h, answer, WIRE_STEP_ACK, 1000000));
-        while (h.last.sequence != number);
+        mini_send_step(&t.h, number, step, bytes);
+        do assert_true(next_frame(&t.h, answer, WIRE_STEP_ACK, 1000000));
+        while (t.h.last.sequence != number);
         memcpy(&a, answer, sizeof a);
         assert_int_equal(a.status, WIRE_STEP_BAD);
         step[spoil[i]] = was;
         number++;
     }
     // more fragments than the largest step has, and one beyond its end
-    uint64_t bad = sim_stats(&h).bad_frame;
+    uint64_t bad = sim_stats(&t.h).bad_frame;
     struct wire_header frame = {.type = WIRE_STEP, .session = 9, .sequence = number, .fragments = 65535};
-    mini_send(&h, frame, step, WIRE_PAYLOAD);
+    mini_send(&t.h, frame, step, WIRE_PAYLOAD);
     frame.fragments = 400;
     frame.fragment = 399;
-    mini_send(&h, frame, step, WIRE_PAYLOAD);
-    assert_int_equal(sim_stats(&h).bad_frame, bad + 2);
-    test_duck_check_step(&h, l, number, 1, 4, 4, WIRE_F32, WIRE_F32);
+    mini_send(&t.h, frame, step, WIRE_PAYLOAD);
+    assert_int_equal(sim_stats(&t.h).bad_frame, bad + 2);
+    test_duck_check_step(&t.h, t.l, number, 1, 4, 4, WIRE_F32, WIRE_F32);
     free(step);
-    sim_free(s);
-    layers_free(l);
+    test_duck_free(&t);
 }
 
 static void a_slow_link_loses_nothing(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 3);
-    struct mini_host h = test_duck_host(s, 9, l);
-    test_duck_open_and_load(&h, l);
-    s->send_room = 2;
-    test_duck_check_step(&h, l, 1, 1, 64, 4, WIRE_F32, WIRE_F32);
-    assert_int_equal(h.result_resends, 0);
-    sim_free(s);
-    layers_free(l);
+    struct test_duck t = test_duck_loaded(3);
+    t.s->send_room = 2;
+    test_duck_check_step(&t.h, t.l, 1, 1, 64, 4, WIRE_F32, WIRE_F32);
+    assert_int_equal(t.h.result_resends, 0);
+    test_duck_free(&t);
 }
 
 static void rubbish_is_counted(void **state)

@@ -62,29 +62,26 @@ static void weights_stay_for_the_next_session(void **state)
 static void held_hashes_are_told(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 1);
-    struct mini_host h = test_duck_host(s, 9, l);
+    struct test_duck t = test_duck_make(1);
     uint8_t answer[WIRE_PAYLOAD_JUMBO];
-    assert_true(mini_discover(&h));
-    assert_int_equal(mini_open(&h), 1);
-    assert_int_equal(mini_put(&h, WIRE_PLAN, 0, l->plan, l->plan_bytes, NULL), WIRE_PUT_HELD);
-    assert_int_equal(mini_put(&h, WIRE_UNIT, 2, l->unit[2], l->unit_bytes[2], NULL), WIRE_PUT_HELD);
+    assert_true(mini_discover(&t.h));
+    assert_int_equal(mini_open(&t.h), 1);
+    assert_int_equal(mini_put(&t.h, WIRE_PLAN, 0, t.l->plan, t.l->plan_bytes, NULL), WIRE_PUT_HELD);
+    assert_int_equal(mini_put(&t.h, WIRE_UNIT, 2, t.l->unit[2], t.l->unit_bytes[2], NULL), WIRE_PUT_HELD);
     struct wire_units ask = {1, 1000};
     struct wire_unit_hashes u;
-    assert_true(mini_ask(&h, WIRE_UNITS, &ask, sizeof ask, WIRE_UNIT_HASHES, WIRE_UNIT_HASHES, answer));
+    assert_true(mini_ask(&t.h, WIRE_UNITS, &ask, sizeof ask, WIRE_UNIT_HASHES, WIRE_UNIT_HASHES, answer));
     memcpy(&u, answer, sizeof u);
-    assert_int_equal(u.units, l->units);
+    assert_int_equal(u.units, t.l->units);
     assert_int_equal(u.units_held, 1);
-    assert_int_equal(u.count, l->units - 1);
+    assert_int_equal(u.count, t.l->units - 1);
     assert_int_equal(u.root_hash, 0);
     for (uint32_t i = 0; i < u.count; i++) {
         uint64_t hash;
         memcpy(&hash, answer + sizeof u + 8 * i, sizeof hash);
-        assert_int_equal(hash, i == 1 ? wire_object_hash(l->unit[2], l->unit_bytes[2]) : 0);
+        assert_int_equal(hash, i == 1 ? wire_object_hash(t.l->unit[2], t.l->unit_bytes[2]) : 0);
     }
-    sim_free(s);
-    layers_free(l);
+    test_duck_free(&t);
 }
 
 static void a_new_version_of_a_unit_replaces_the_old(void **state)
@@ -105,58 +102,52 @@ static void a_new_version_of_a_unit_replaces_the_old(void **state)
 static void one_flipped_weight_changes_the_result(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 1);
-    struct mini_host h = test_duck_host(s, 9, l);
-    test_duck_open_and_load(&h, l);
+    struct test_duck t = test_duck_loaded(1);
     struct wire_unit_id id = {1, 2, DUCK_DOWN};
     uint64_t u = wire_unit_number(&test_duck_shape, id);
-    l->unit[u][l->unit_bytes[u] - 1] ^= 0x80; // a sign
-    if ((l->unit[u][l->unit_bytes[u] - 1] & 0x7f) == 0) l->unit[u][l->unit_bytes[u] - 1] |= 0x30;
-    assert_int_equal(mini_put(&h, WIRE_UNIT, (uint32_t)u, l->unit[u], l->unit_bytes[u], NULL), WIRE_PUT_HELD);
+    t.l->unit[u][t.l->unit_bytes[u] - 1] ^= 0x80; // a sign
+    if ((t.l->unit[u][t.l->unit_bytes[u] - 1] & 0x7f) == 0) t.l->unit[u][t.l->unit_bytes[u] - 1] |= 0x30;
+    assert_int_equal(mini_put(&t.h, WIRE_UNIT, (uint32_t)u, t.l->unit[u], t.l->unit_bytes[u], NULL),
+                     WIRE_PUT_HELD);
     size_t bytes, values;
-    uint8_t *step = layers_step(l, 1, 1, 6, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
-    float *expected = layers_expect(l, step, WIRE_PAYLOAD, &values), *out = calloc(values, sizeof *out);
-    mini_send_step(&h, 1, step, bytes);
-    assert_true(mini_collect(&h, 1, step, bytes, duck_core_subtrees(l->core, 1, NULL, 0), out, NULL));
+    uint8_t *step = layers_step(t.l, 1, 1, 6, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
+    float *expected = layers_expect(t.l, step, WIRE_PAYLOAD, &values), *out = calloc(values, sizeof *out);
+    mini_send_step(&t.h, 1, step, bytes);
+    assert_true(mini_collect(&t.h, 1, step, bytes, duck_core_subtrees(t.l->core, 1, NULL, 0), out, NULL));
     assert_memory_not_equal(out, expected, values * sizeof *out);
     free(step);
     free(expected);
     free(out);
-    sim_free(s);
-    layers_free(l);
+    test_duck_free(&t);
 }
 
 static void bad_objects_are_refused(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 1);
-    struct mini_host h = test_duck_host(s, 9, l);
+    struct test_duck t = test_duck_make(1);
     struct wire_put_ack ack;
-    assert_true(mini_discover(&h));
-    assert_int_equal(mini_open(&h), 1);
+    assert_true(mini_discover(&t.h));
+    assert_int_equal(mini_open(&t.h), 1);
     // a unit before the plan, a plan that OPEN did not announce
-    assert_int_equal(mini_put(&h, WIRE_UNIT, 0, l->unit[0], l->unit_bytes[0], &ack), WIRE_PUT_REFUSED);
+    assert_int_equal(mini_put(&t.h, WIRE_UNIT, 0, t.l->unit[0], t.l->unit_bytes[0], &ack), WIRE_PUT_REFUSED);
     assert_int_equal(ack.reason, WIRE_PUT_BAD_OBJECT);
-    assert_int_equal(mini_put(&h, WIRE_PLAN, 0, l->unit[0], 100, &ack), WIRE_PUT_REFUSED);
+    assert_int_equal(mini_put(&t.h, WIRE_PLAN, 0, t.l->unit[0], 100, &ack), WIRE_PUT_REFUSED);
     assert_int_equal(ack.reason, WIRE_PUT_BAD_HASH);
-    assert_int_equal(mini_put(&h, WIRE_PLAN, 0, l->plan, l->plan_bytes, &ack), WIRE_PUT_HELD);
+    assert_int_equal(mini_put(&t.h, WIRE_PLAN, 0, t.l->plan, t.l->plan_bytes, &ack), WIRE_PUT_HELD);
     // a unit that does not exist, the bytes of another, a NaN, a bad scale
-    assert_int_equal(mini_put(&h, WIRE_UNIT, (uint32_t)l->units, l->unit[0], l->unit_bytes[0], &ack),
+    assert_int_equal(mini_put(&t.h, WIRE_UNIT, (uint32_t)t.l->units, t.l->unit[0], t.l->unit_bytes[0], &ack),
                      WIRE_PUT_REFUSED);
-    assert_int_equal(mini_put(&h, WIRE_UNIT, 2, l->unit[0], l->unit_bytes[0], &ack), WIRE_PUT_REFUSED);
+    assert_int_equal(mini_put(&t.h, WIRE_UNIT, 2, t.l->unit[0], t.l->unit_bytes[0], &ack), WIRE_PUT_REFUSED);
     assert_int_equal(ack.reason, WIRE_PUT_BAD_OBJECT);
-    l->unit[0][l->unit_bytes[0] - 5] = 0x7f;
-    assert_int_equal(mini_put(&h, WIRE_UNIT, 0, l->unit[0], l->unit_bytes[0], &ack), WIRE_PUT_REFUSED);
+    t.l->unit[0][t.l->unit_bytes[0] - 5] = 0x7f;
+    assert_int_equal(mini_put(&t.h, WIRE_UNIT, 0, t.l->unit[0], t.l->unit_bytes[0], &ack), WIRE_PUT_REFUSED);
     assert_int_equal(ack.reason, WIRE_PUT_BAD_WEIGHT);
     assert_int_equal(ack.value, (uint64_t)8 * test_duck_shape.run[0].count * test_duck_shape.hidden - 5);
-    memset(l->unit[1] + sizeof(struct wire_unit) + 4, 0, 4);
-    assert_int_equal(mini_put(&h, WIRE_UNIT, 1, l->unit[1], l->unit_bytes[1], &ack), WIRE_PUT_REFUSED);
+    memset(t.l->unit[1] + sizeof(struct wire_unit) + 4, 0, 4);
+    assert_int_equal(mini_put(&t.h, WIRE_UNIT, 1, t.l->unit[1], t.l->unit_bytes[1], &ack), WIRE_PUT_REFUSED);
     assert_int_equal(ack.reason, WIRE_PUT_BAD_SCALE);
     assert_int_equal(ack.value, 1);
-    sim_free(s);
-    layers_free(l);
+    test_duck_free(&t);
 }
 
 static void impossible_plans_are_refused(void **state)
@@ -188,25 +179,22 @@ static void impossible_plans_are_refused(void **state)
 static void steps_too_large_for_the_memory_are_refused(void **state)
 {
     (void)state;
-    struct layers *l = layers_make(&test_duck_shape, 1, 5);
-    struct sim *s = sim_make(TEST_DUCK_MEMORY, 1);
-    struct mini_host h = test_duck_host(s, 9, l);
+    struct test_duck t = test_duck_make(1);
     struct wire_put_ack ack;
     uint8_t answer[WIRE_PAYLOAD_JUMBO];
-    h.terms.max_tokens = 8000;
-    assert_true(mini_discover(&h));
-    assert_int_equal(mini_open(&h), 1);
-    assert_int_equal(mini_put(&h, WIRE_PLAN, 0, l->plan, l->plan_bytes, &ack), WIRE_PUT_REFUSED);
+    t.h.terms.max_tokens = 8000;
+    assert_true(mini_discover(&t.h));
+    assert_int_equal(mini_open(&t.h), 1);
+    assert_int_equal(mini_put(&t.h, WIRE_PLAN, 0, t.l->plan, t.l->plan_bytes, &ack), WIRE_PUT_REFUSED);
     assert_int_equal(ack.reason, WIRE_PUT_NO_MEMORY);
     assert_true(ack.value > ack.available);
-    assert_true(mini_ask(&h, WIRE_CLOSE, NULL, 0, WIRE_CLOSED, WIRE_CLOSED, answer));
-    h.terms.max_tokens = 8;
-    assert_true(mini_discover(&h));
-    assert_int_equal(mini_open(&h), 1);
-    assert_true(mini_load(&h, l));
-    test_duck_check_step(&h, l, 1, 0, 8, 0, WIRE_F32, WIRE_F32);
-    sim_free(s);
-    layers_free(l);
+    assert_true(mini_ask(&t.h, WIRE_CLOSE, NULL, 0, WIRE_CLOSED, WIRE_CLOSED, answer));
+    t.h.terms.max_tokens = 8;
+    assert_true(mini_discover(&t.h));
+    assert_int_equal(mini_open(&t.h), 1);
+    assert_true(mini_load(&t.h, t.l));
+    test_duck_check_step(&t.h, t.l, 1, 0, 8, 0, WIRE_F32, WIRE_F32);
+    test_duck_free(&t);
 }
 
 int main(void)

@@ -8,10 +8,13 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "host/flock/net/internal.h"
 #include "tests/fp9/fp9_random.h"
 #include "tests/net/world.h"
 
@@ -63,6 +66,30 @@ static void must_open(struct world *w, int host)
     fail_msg("open: %s", err.text);
 }
 
+static struct world *world_new(uint32_t ports, uint32_t ducks, uint32_t element_bytes, uint64_t seed)
+{
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    world_make(w, &shape, ports, ducks, element_bytes, seed);
+    return w;
+}
+
+/* With a first host that has a session: steps of up to 4 tokens. */
+static struct world *world_running(uint32_t ports, uint32_t ducks, uint64_t seed, uint32_t lanes,
+                                   enum wire_dtype activation)
+{
+    struct world *w = world_new(ports, ducks, 1, seed);
+    world_host_start(w, 0, lanes, 4, activation);
+    must_open(w, 0);
+    return w;
+}
+
+static void world_end(struct world *w)
+{
+    world_free(w);
+    free(w);
+}
+
 static const struct {
     const char *name;
     uint32_t ports, ducks, lanes, tokens, rounds, element_bytes;
@@ -107,9 +134,7 @@ static void right_bits(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof flocks / sizeof *flocks; i++) {
-        struct world *w = calloc(1, sizeof *w);
-        assert_non_null(w);
-        world_make(w, &shape, flocks[i].ports, flocks[i].ducks, flocks[i].element_bytes, 3 + i);
+        struct world *w = world_new(flocks[i].ports, flocks[i].ducks, flocks[i].element_bytes, 3 + i);
         world_host_start(w, 0, flocks[i].lanes, flocks[i].tokens, flocks[i].activation);
         w->faults = flocks[i].faults;
         must_open(w, 0);
@@ -127,27 +152,21 @@ static void right_bits(void **state)
         print_message("%-28s %4u rounds, %5.1f us simulated each, %7llu frames, %5llu asked again\n",
                       flocks[i].name, flocks[i].rounds, (double)(w->time - begun) / 1e3 / flocks[i].rounds,
                       (unsigned long long)(w->frames - frames), (unsigned long long)repeated);
-        world_free(w);
-        free(w);
+        world_end(w);
     }
 }
 
 static void paused_duck(void **state)
 {
     (void)state;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    world_make(w, &shape, 1, 3, 1, 9);
-    world_host_start(w, 0, 2, 4, WIRE_BF16);
-    must_open(w, 0);
+    struct world *w = world_running(1, 3, 9, 2, WIRE_BF16);
     for (uint32_t r = 0; r < 10; r++) {
         if (r % 3 == 0) w->duck[r % 2].paused_until = w->time + 300 * MS;
         uint64_t begun = w->time;
         run_round(w, 0, 2, r, 4, 2000 * MS);
         if (r % 3 == 0) assert_true(w->time - begun < 1000 * MS); // it is asked again soon after
     }
-    world_free(w);
-    free(w);
+    world_end(w);
 }
 
 static bool failed(struct world *w, int host)
@@ -158,11 +177,7 @@ static bool failed(struct world *w, int host)
 static void dead_duck(void **state)
 {
     (void)state;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    world_make(w, &shape, 1, 2, 1, 9);
-    world_host_start(w, 0, 1, 4, WIRE_BF16);
-    must_open(w, 0);
+    struct world *w = world_running(1, 2, 9, 1, WIRE_BF16);
     w->duck[1].paused_until = UINT64_MAX;
     struct world_step s;
     world_step_make(w, 0, &s, 0, 2, 3, 1);
@@ -172,19 +187,14 @@ static void dead_duck(void **state)
     assert_int_equal(net_poll(&w->host[0].flock, 0, w->time, &err), -EHOSTDOWN);
     assert_non_null(strstr(err.text, "duck 1 (world, 10.21.0.102:21210) has not answered for"));
     world_step_free(&s);
-    world_free(w);
-    free(w);
+    world_end(w);
 }
 
 /* A duck whose program failed is lost like one that is silent: its report says why. */
 static void failed_program(void **state)
 {
     (void)state;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    world_make(w, &shape, 1, 2, 1, 9);
-    world_host_start(w, 0, 1, 4, WIRE_BF16);
-    must_open(w, 0);
+    struct world *w = world_running(1, 2, 9, 1, WIRE_BF16);
     assert_int_equal(net_lost(&w->host[0].flock), -1);
     duck_fault(
         w->duck[1].duck,
@@ -196,8 +206,7 @@ static void failed_program(void **state)
     assert_int_equal(net_failure(&w->host[0].flock, &err), -EIO);
     assert_string_equal(err.text, "duck 1 (world, 10.21.0.102:21210): core 2: page fault (vector 0xe) at "
                                   "0x500000201015, 0x1015 bytes into program 0000000000000000");
-    world_free(w);
-    free(w);
+    world_end(w);
 }
 
 /* A multiplier that gets one bit wrong. */
@@ -216,10 +225,8 @@ static void unsound_duck(void **state)
     struct fp9_kernels wrong = fp9_scalar;
     wrong.expert = wrong_expert;
     for (int sound = 0; sound < 2; sound++) {
-        struct world *w = calloc(1, sizeof *w);
-        assert_non_null(w);
         world_duck_kernels = sound ? &fp9_scalar : &wrong;
-        world_make(w, &shape, 1, 2, 1, 9);
+        struct world *w = world_new(1, 2, 1, 9);
         world_duck_kernels = NULL;
         world_host_start(w, 0, 1, 4, WIRE_BF16);
         assert_int_equal(world_open(w, 0), sound);
@@ -230,8 +237,7 @@ static void unsound_duck(void **state)
             assert_non_null(strstr(err.text, "computes wrongly: its known-answer test gives"));
             for (uint32_t i = 0; i < 2; i++) assert_int_equal(w->host[0].flock.duck[i].count.put_bytes, 0);
         }
-        world_free(w);
-        free(w);
+        world_end(w);
     }
 }
 
@@ -239,11 +245,9 @@ static void unsound_duck(void **state)
 static void small_duck(void **state)
 {
     (void)state;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
     size_t memory = world_duck_memory;
     world_duck_memory = 4 << 20;
-    world_make(w, &shape, 1, 1, 4, 9);
+    struct world *w = world_new(1, 1, 4, 9);
     world_duck_memory = memory;
     world_host_start(w, 0, 1, 4, WIRE_BF16);
     assert_false(world_open(w, 0));
@@ -256,8 +260,7 @@ static void small_duck(void **state)
                      2);
     assert_true(needed > there && there > 0 && there < 4 << 20);
     assert_int_equal(there, w->host[0].flock.duck[0].hello.memory_free);
-    world_free(w);
-    free(w);
+    world_end(w);
 }
 
 /* Bandwidth becomes weight: what is near the median is equal to it, and a weight of the file stands. */
@@ -346,11 +349,7 @@ static void restart(void **state)
 {
     (void)state;
     for (int dies = 0; dies < 2; dies++) {
-        struct world *w = calloc(1, sizeof *w);
-        assert_non_null(w);
-        world_make(w, &shape, 2, 3, 1, 11);
-        world_host_start(w, 0, 1, 4, WIRE_F32);
-        must_open(w, 0);
+        struct world *w = world_running(2, 3, 11, 1, WIRE_F32);
         uint64_t units = w->host[0].flock.units_sent;
         assert_true(units > 0 && w->host[0].flock.units_kept == 0);
         run_round(w, 0, 1, 0, 4, 1000 * MS);
@@ -373,36 +372,73 @@ static void restart(void **state)
             assert_true(w->time - begun < 500 * MS);
         }
         run_round(w, 0, 1, 0, 4, 1000 * MS);
-        world_free(w);
-        free(w);
+        world_end(w);
     }
+}
+
+/* Three places for any duck and one for a duck by its MAC address: who has which, as HELLO's last digit
+ * tells. */
+static void take_places(struct world *w, const char *file, uint32_t late, uint8_t who[4])
+{
+    world_host_start(w, 0, 1, 4, WIRE_F32);
+    struct net_flock *f = &w->host[0].flock;
+    for (uint32_t i = 0; i < 3; i++) w->host[0].match[i] = (struct net_match){.port = 0};
+    snprintf(w->host[0].config.places, sizeof w->host[0].config.places, "%s", file);
+    net__places_read(f);
+    w->duck[late].paused_until = w->time + 100 * MS;
+    must_open(w, 0);
+    net_keep_places(f, NULL);
+    for (uint32_t i = 0; i < 4; i++) who[i] = f->duck[i].hello.mac[5];
+    net_set_goal(f, NET_CLOSE);
+    assert_true(world_run(w, all_closed, 0, 1000 * MS));
+    world_host_end(w, 0);
+}
+
+/* Whoever answers last, and although the named duck is last in the file: everybody has the place of the first
+ * time. */
+static void places_for_any_duck(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/duckd-places-XXXXXX", file[64], name[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/places", folder);
+    struct world *w = world_new(1, 4, 1, 15);
+    uint8_t first[4], again[4];
+    take_places(w, file, 1, first);
+    assert_int_equal(first[3], 3);
+    assert_int_equal(first[2], 1); // came last
+    for (uint32_t late = 0; late < 4; late++) {
+        take_places(w, file, late, again);
+        assert_memory_equal(again, first, sizeof first);
+    }
+    world_end(w);
+    glob_t g;
+    snprintf(name, sizeof name, "%s-*", file);
+    assert_int_equal(glob(name, 0, NULL, &g), 0);
+    assert_int_equal(g.gl_pathc, 1);
+    unlink(g.gl_pathv[0]);
+    globfree(&g);
+    assert_int_equal(rmdir(folder), 0);
 }
 
 static void second_host(void **state)
 {
     (void)state;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    world_make(w, &shape, 1, 2, 1, 12);
-    world_host_start(w, 0, 1, 4, WIRE_F32);
-    must_open(w, 0);
+    struct world *w = world_running(1, 2, 12, 1, WIRE_F32);
     world_host_start(w, 1, 1, 4, WIRE_F32);
     assert_false(world_open(w, 1));
     struct error err = {""};
     assert_int_equal(net_failure(&w->host[1].flock, &err), -EBUSY);
     assert_non_null(strstr(err.text, "is in use: the host 10.21.0.1 holds it"));
     run_round(w, 0, 1, 0, 4, 1000 * MS); // the first is not disturbed
-    world_free(w);
-    free(w);
+    world_end(w);
 }
 
 /* One changed weight changes the sum: results come from what was sent. */
 static void changed_weight(void **state)
 {
     (void)state;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    world_make(w, &shape, 1, 2, 1, 13);
+    struct world *w = world_new(1, 2, 1, 13);
     uint8_t *data = (uint8_t *)(uintptr_t)w->layers->tensor[0].data;
     for (uint32_t i = 0; i < shape.hidden; i++)
         data[i] ^= 0x80; // a row of gate's signs, after the reference was made
@@ -420,19 +456,14 @@ static void changed_weight(void **state)
         world_step_free(&s);
     }
     assert_true(changed);
-    world_free(w);
-    free(w);
+    world_end(w);
 }
 
 /* Frames with good tags and random contents do no harm. */
 static void hostile_frames(void **state)
 {
     (void)state;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    world_make(w, &shape, 1, 2, 1, 14);
-    world_host_start(w, 0, 2, 4, WIRE_F32);
-    must_open(w, 0);
+    struct world *w = world_running(1, 2, 14, 2, WIRE_F32);
     struct net_flock *f = &w->host[0].flock;
     static const uint8_t types[] = {WIRE_HELLO,       WIRE_OPENED, WIRE_REFUSED, WIRE_PONG,   WIRE_PUT_ACK,
                                     WIRE_UNIT_HASHES, WIRE_RESULT, WIRE_DONE,    WIRE_RESEND, WIRE_LOG_REPLY};
@@ -460,19 +491,19 @@ static void hostile_frames(void **state)
     }
     world_step_free(&s);
     assert_true(f->port[0].wrong_tag > 1000);
-    world_free(w);
-    free(w);
+    world_end(w);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_bits),     cmocka_unit_test(paused_duck),
-        cmocka_unit_test(dead_duck),      cmocka_unit_test(restart),
-        cmocka_unit_test(second_host),    cmocka_unit_test(changed_weight),
-        cmocka_unit_test(hostile_frames), cmocka_unit_test(unsound_duck),
-        cmocka_unit_test(small_duck),     cmocka_unit_test(weights_by_bandwidth),
-        cmocka_unit_test(failed_program), cmocka_unit_test(magic_packets),
+        cmocka_unit_test(right_bits),          cmocka_unit_test(paused_duck),
+        cmocka_unit_test(dead_duck),           cmocka_unit_test(restart),
+        cmocka_unit_test(second_host),         cmocka_unit_test(changed_weight),
+        cmocka_unit_test(hostile_frames),      cmocka_unit_test(unsound_duck),
+        cmocka_unit_test(small_duck),          cmocka_unit_test(weights_by_bandwidth),
+        cmocka_unit_test(failed_program),      cmocka_unit_test(magic_packets),
+        cmocka_unit_test(places_for_any_duck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
