@@ -36,6 +36,27 @@ for mtp in 0 1; do
     grep "weights: 0 units sent" "$work/net.log" || fail "with --mtp $mtp: $(cat "$work/net.log")"
 done
 
+# Killed while weights are sent: the next one goes on about where it was.
+rm -r "$work/state"
+for i in 1 2 3; do
+    kill "${pids[i - 1]}"
+    wait "${pids[i - 1]}" || true
+    start_duck 0 "$i" 64M
+    x tc qdisc add dev "d0_${i}b" root tbf rate 6mbit burst 32kb latency 50ms
+done
+ip netns exec "$ns" "$build/duckd" generate -p "hello there" -n 5 --flock "$work/flock" -v >"$work/first.txt" 2>"$work/first.log" &
+first=$!
+pids+=("$first")
+for ((n = 0; n < 300; n++)); do
+    if [ -s "$work/state/weights.manifest" ]; then break; fi
+    sleep 0.1
+done
+kill -9 "$first" || fail "the weights were there before they could be: $(tail -n 3 "$work/first.log")"
+wait "$first" 2>/dev/null || true
+for i in 1 2 3; do x tc qdisc del dev "d0_${i}b" root; done
+compare_text flock -p "hello there" -n 20 --temperature 0
+grep "weights: [1-9][0-9]* units sent, [1-9][0-9]* were held" "$work/net.log" || fail "killed in the middle of weights: $(cat "$work/net.log")"
+
 # Without its manifest it cannot know, and sends everything.
 rm -r "$work/state"
 compare_text flock -p "hello there" -n 20 --temperature 0

@@ -102,7 +102,7 @@ static struct manifest_entry *packed(const struct manifest *m)
     return out;
 }
 
-int manifest_write(struct manifest *m, const char *path, struct error *err)
+static int write_file(struct manifest *m, const char *path, struct error *err)
 {
     char beside[600];
     snprintf(beside, sizeof beside, "%s.new", path);
@@ -126,6 +126,14 @@ int manifest_write(struct manifest *m, const char *path, struct error *err)
     int code = errno;
     unlink(beside);
     return error_set(err, -code, "%s cannot be written: %s", path, strerror(code));
+}
+
+int manifest_write(struct manifest *m, const char *path, struct error *err)
+{
+    pthread_mutex_lock(&m->file);
+    int rc = write_file(m, path, err);
+    pthread_mutex_unlock(&m->file);
+    return rc;
 }
 
 void manifest_free(struct manifest *m)

@@ -3,7 +3,7 @@
  * A key is a hash over the tensor's file, size, time and place and the part that was cut out, so that a
  * restarted daemon can tell what a duck holds without reading the checkpoint again. A file that is missing,
  * damaged or of another version (that is said) is an empty manifest: weights are then sent again, nothing
- * worse. manifest_get() and manifest_put() may be called by several threads at once. */
+ * worse. manifest_get(), manifest_put() and manifest_write() may be called by several threads at once. */
 #ifndef DUCKD_HOST_FLOCK_NET_MANIFEST_H
 #define DUCKD_HOST_FLOCK_NET_MANIFEST_H
 
@@ -20,8 +20,9 @@ struct manifest_entry {
 struct manifest {
     struct manifest_entry *entry; // (capacity) open addressing; capacity is a power of two
     size_t capacity, used;
-    bool changed;
+    _Atomic bool changed;
     pthread_mutex_t mutex; // all zero: free
+    pthread_mutex_t file;  // held while it is written
 };
 
 void manifest_read(struct manifest *m, const char *path);

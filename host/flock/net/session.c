@@ -39,6 +39,21 @@ static bool opening(const struct net_port *p)
     return atomic_load_explicit(&p->seen_goal, memory_order_relaxed) >= NET_OPEN;
 }
 
+/* A switch sends what is for one of them to the other; on a shared interface they can live with it. */
+static void look_for_twin(const struct net_duck *d)
+{
+    static const uint8_t none[6];
+    const struct net_port *p = d->port;
+    if (memcmp(d->hello.mac, none, sizeof none) == 0) return;
+    for (uint32_t i = 0; i < p->ducks; i++) {
+        const struct net_duck *other = p->duck[i];
+        if (other == d || atomic_load(&other->state) == NET_UNKNOWN) continue;
+        if (memcmp(other->hello.mac, d->hello.mac, sizeof none) != 0) continue;
+        log_notice("%s and %s have the same MAC address, %s: a switch cannot tell them apart",
+                   net_duck_name(other).s, net_duck_name(d).s, net_show_mac(d->hello.mac).s);
+    }
+}
+
 void net__hello(struct net_port *p, const struct net_peer *from, const struct wire_hello *h)
 {
     struct net_duck *found = NULL;
@@ -69,6 +84,7 @@ void net__hello(struct net_port *p, const struct net_peer *from, const struct wi
     found->hello.cpu[sizeof h->cpu - 1] = 0;
     found->hello.firmware[sizeof h->firmware - 1] = 0;
     if (!found->hello.boot_id) found->hello.boot_id = 1;
+    look_for_twin(found);
     atomic_store(&found->state, NET_FOUND);
 }
 
