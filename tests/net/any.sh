@@ -6,7 +6,7 @@
 make_namespace
 bridge 0
 cat >"$work/flock" <<END
-{"transport": "dpdk", "key_file": "$work/key", "state_dir": "$work/state", "memory_mb": 128, "find_ms": 2000, "may_miss": 1,
+{"transport": "dpdk", "key_file": "$work/key", "state_dir": "$work/state", "memory_mb": 128, "find_ms": 6000, "may_miss": 1,
  "ports": [{"device": "net_af_packet0,iface=p0", "address": "10.21.0.1/24", "ducks": [{"weight": 1}, {"weight": 1}, {"weight": 1}]}]}
 END
 units() { sed -n 's/.*weights: \([0-9]*\) units sent, \([0-9]*\) were held already/\1 \2/p' "$work/net.log"; }
@@ -16,16 +16,17 @@ talks() { kill -CONT "${pids[$1]}"; }
 # Two of three: the flock begins, and the third gets the place that is left while the others answer.
 duck 0 1 64M
 duck 0 2 64M
+for i in 1 2; do wait_for "ready: port" "$work/duck0_$i.log"; done
 generation=(generate -p "hello there" --ignore-eos --temperature 0 --mtp 0)
 ip netns exec "$ns" "$build/duckd" "${generation[@]}" -n 4000 --flock "$work/flock" -v >"$work/net.txt" 2>"$work/net.log" &
 daemon=$!
 pids[8]=$daemon
-wait_for "model loaded" "$work/net.log" 30
+wait_for "model loaded" "$work/net.log"
 grep "1 of 3 ducks have not answered.*begins without" "$work/net.log" || fail "the missing duck was not named"
 duck 0 3 64M
 pids[2]=${pids[9]}
-wait_for "takes part again" "$work/net.log" 30
-sleep 0.3
+wait_for "takes part again" "$work/net.log"
+grown "$work/net.txt" 200
 kill -INT "$daemon" 2>/dev/null || true # enough
 wait "$daemon" || fail "the answer failed: $(tail -n 3 "$work/net.log")"
 tokens=$(sed -n 's/.* \([0-9]*\) generated (.*/\1/p' "$work/net.log")
@@ -44,6 +45,7 @@ done
 
 # One is missing, and a stranger is there: it gets no place of those that are there.
 duck 0 4 64M
+wait_for "ready: port" "$work/duck0_4.log"
 silent 1
 net_duckd flock "${generation[@]}" -n 5 >/dev/null
 talks 1

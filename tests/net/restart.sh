@@ -42,15 +42,12 @@ for i in 1 2 3; do
     kill "${pids[i - 1]}"
     wait "${pids[i - 1]}" || true
     start_duck 0 "$i" 64M
-    x tc qdisc add dev "d0_${i}b" root tbf rate 6mbit burst 32kb latency 50ms
+    x tc qdisc add dev "d0_${i}b" root tbf rate 3mbit burst 32kb latency 50ms
 done
 ip netns exec "$ns" "$build/duckd" generate -p "hello there" -n 5 --flock "$work/flock" -v >"$work/first.txt" 2>"$work/first.log" &
 first=$!
 pids+=("$first")
-for ((n = 0; n < 300; n++)); do
-    if [ -s "$work/state/weights.manifest" ]; then break; fi
-    sleep 0.1
-done
+until_true 60 test -s "$work/state/weights.manifest" || fail "no manifest: $(tail -n 3 "$work/first.log")"
 kill -9 "$first" || fail "the weights were there before they could be: $(tail -n 3 "$work/first.log")"
 wait "$first" 2>/dev/null || true
 for i in 1 2 3; do x tc qdisc del dev "d0_${i}b" root; done

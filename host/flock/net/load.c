@@ -2,13 +2,16 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "host/flock/net/internal.h"
 #include "host/util/clock.h"
+#include "host/util/log.h"
 
 #define QUEUED_MOST ((uint64_t)128 << 20) // bytes cut and not yet held
-#define STALL_NS (30000 * NET_MS)         // without any unit becoming held: something is wrong
+#define KEEP_NS (3000 * NET_MS)   // between two times that the manifest is written: 23 MB for all of V3.2
+#define STALL_NS (30000 * NET_MS) // without any unit becoming held: something is wrong
 
 static uint64_t key_of(const struct net_unit_source *s, const struct plan_run *r)
 {
@@ -27,6 +30,34 @@ static bool is_held(struct net_flock *f, const struct net_duck *d, uint64_t unit
     return held && key != 0;
 }
 
+static void make_folder(const char *path)
+{
+    char part[512];
+    for (size_t i = 1; path[i] && i < sizeof part; i++) {
+        if (path[i] != '/') continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        mkdir(part, 0700); // what cannot be made shows when the file is written
+    }
+}
+
+void net_keep_manifest(struct net_flock *f)
+{
+    struct error why;
+    atomic_store(&f->kept_ns, clock_ns());
+    if (!f->known->changed || !*f->config->manifest) return;
+    make_folder(f->config->manifest);
+    if (manifest_write(f->known, f->config->manifest, &why))
+        log_notice("%s: weights will be sent again next time", why.text);
+}
+
+/* So that a daemon killed in the middle of 700 GB does not begin anew. */
+static void keep_now_and_then(struct net_flock *f)
+{
+    uint64_t last = atomic_load(&f->kept_ns), now = clock_ns();
+    if (now - last > KEEP_NS && atomic_compare_exchange_strong(&f->kept_ns, &last, now)) net_keep_manifest(f);
+}
+
 /* Until fewer than `most` bytes are queued. */
 static int wait_queue(struct net_flock *f, uint64_t most, struct error *err)
 {
@@ -38,6 +69,9 @@ static int wait_queue(struct net_flock *f, uint64_t most, struct error *err)
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;
         pthread_cond_timedwait(&f->load_cond, &f->load_mutex, &until);
+        pthread_mutex_unlock(&f->load_mutex);
+        keep_now_and_then(f);
+        pthread_mutex_lock(&f->load_mutex);
         if (f->queued_bytes != seen) {
             seen = f->queued_bytes;
             since = clock_ns();
@@ -97,6 +131,7 @@ int net_load(struct net_flock *f, const struct net_unit_source *s, uint64_t *whe
         }
     }
     if (f->wake) f->wake(f->wake_self);
+    keep_now_and_then(f);
     return rc;
 }
 

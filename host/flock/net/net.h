@@ -258,6 +258,7 @@ struct net_flock {
     pthread_cond_t load_cond;
     uint64_t queued_bytes;            // of puts that are not yet held
     struct manifest manifest, *known; // known: this one, or the host flock's
+    _Atomic uint64_t kept_ns;         // when it was written last
     _Atomic uint64_t units_kept, units_sent;
 
     pthread_mutex_t wait_mutex; // of the engine thread's sleep
@@ -326,6 +327,8 @@ struct net_unit_source {
 int net_load(struct net_flock *f, const struct net_unit_source *s, uint64_t *where, struct error *err);
 /* Everything queued is held. */
 int net_load_finish(struct net_flock *f, struct error *err);
+/* What ducks hold is known to the next daemon; happens now and then while weights are sent. */
+void net_keep_manifest(struct net_flock *f);
 
 /* ---- steps: engine thread ---- */
 

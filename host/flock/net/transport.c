@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "host/flock/net/backend.h"
@@ -34,7 +33,6 @@ struct net_transport {
     struct net_flock f;
     struct net_session session; // but for the plan
     uint64_t *submitted_ns;     // (lanes)
-    _Atomic uint64_t kept_ns;   // when the manifest was written
     // of a guest
     struct net_transport *host; // NULL: it is none
     struct net_config config;
@@ -300,40 +298,9 @@ static int net_transport_resume(struct transport *t, const struct plan *plan, st
 
 /* ---- weights ---- */
 
-static void make_folder(const char *path)
-{
-    char part[512];
-    for (size_t i = 1; path[i] && i < sizeof part; i++) {
-        if (path[i] != '/') continue;
-        memcpy(part, path, i);
-        part[i] = 0;
-        mkdir(part, 0700); // what cannot be made shows when the file is written
-    }
-}
-
-/* What ducks hold is known to the next daemon. */
-static void keep_manifest(struct net_transport *n)
-{
-    struct error why;
-    atomic_store(&n->kept_ns, clock_ns());
-    if (!n->f.known->changed) return;
-    make_folder(n->f.config->manifest);
-    if (manifest_write(n->f.known, n->f.config->manifest, &why))
-        log_notice("%s: weights will be sent again next time", why.text);
-}
-
-/* Now and then, so that a daemon killed in the middle of 700 GB does not begin anew. */
-static void keep_now_and_then(struct net_transport *n)
-{
-    uint64_t last = atomic_load(&n->kept_ns), now = clock_ns();
-    if (now - last > KEEP_MS * MS && atomic_compare_exchange_strong(&n->kept_ns, &last, now))
-        keep_manifest(n);
-}
-
 static int net_transport_load(struct transport *t, const struct transport_matrix *m, struct error *err)
 {
-    struct net_transport *n = (struct net_transport *)t;
-    struct net_flock *f = &n->f;
+    struct net_flock *f = &((struct net_transport *)t)->f;
     const struct weight *w = m->weight;
     const struct wire_tensor tensor = {.data = w->data,
                                        .scales = w->scales,
@@ -353,7 +320,6 @@ static int net_transport_load(struct transport *t, const struct transport_matrix
     uint64_t where = 0;
     struct error inner = {0};
     int rc = net_load(f, &s, &where, &inner);
-    keep_now_and_then(n);
     if (rc == DUCK_BAD_WEIGHT && !*inner.text) return transport_bad_weight(m, rc, where, err);
     if (rc && err) *err = inner;
     return rc;
@@ -364,7 +330,7 @@ static int net_loaded(struct transport *t, struct error *err)
     struct net_transport *n = (struct net_transport *)t;
     struct net_flock *f = &n->f;
     int rc = net_load_finish(f, err);
-    keep_manifest(n);
+    net_keep_manifest(f);
     if (rc) return rc;
     net_keep_places(f, n->host ? &n->host->f : NULL);
     log_detail("weights: %llu units sent, %llu were held already", (unsigned long long)f->units_sent,
