@@ -8,11 +8,13 @@
 #include <linux/if_packet.h>
 #include <net/if.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "duck/linux/platform_linux.h"
@@ -25,6 +27,7 @@ enum {
     ETHER_AND_TAG = 18,
     UDP_SUM_AT = 40,
     IP_PROTOCOL_AT = 23,
+    STUCK_NS = 20000000, // a frame that a queue has not taken for so long holds up the others for nothing
 };
 
 static struct {
@@ -34,6 +37,7 @@ static struct {
     uint8_t *ring;
     uint32_t slot_bytes, slots, next; // next: that the kernel fills
     uint32_t lent;                    // slots before it that the last recv() handed out
+    uint64_t stuck_ns;                // since when the next frame to send has not been taken; 0: it has
 } the;
 
 static struct tpacket2_hdr *slot(uint32_t i)
@@ -81,6 +85,17 @@ static uint32_t packet_recv(void *self, struct frame *out, uint32_t max)
     return kept;
 }
 
+/* What the kernel calls "no buffers" may be a queue that is full, or a frame that will never pass: too long
+ * for the other end of a veth. True: it is given up. */
+static bool is_stuck(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (the.stuck_ns == 0) the.stuck_ns = now;
+    return now - the.stuck_ns > STUCK_NS;
+}
+
 static uint32_t packet_send(void *self, const struct frame *f, uint32_t count)
 {
     (void)self;
@@ -96,8 +111,14 @@ static uint32_t packet_send(void *self, const struct frame *f, uint32_t count)
         the.stats.errors += count;
         return count;
     }
-    if (n > 0) the.stats.out += (uint64_t)n;
-    return n > 0 ? (uint32_t)n : 0;
+    if (n < 0 && (errno != ENOBUFS || !is_stuck())) return 0;
+    if (n < 0) { // and whatever follows, until one is taken
+        the.stats.errors++;
+        return 1;
+    }
+    the.stuck_ns = 0;
+    the.stats.out += (uint64_t)n;
+    return (uint32_t)n;
 }
 
 static uint32_t packet_mbps(void *self)

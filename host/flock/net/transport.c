@@ -181,12 +181,18 @@ static int read_program(struct net_flock *f, struct error *err)
     return 0;
 }
 
+/* Both ends say that they take them; a switch is not asked. */
+static const char *long_frames(const struct net_flock *f)
+{
+    return f->payload > WIRE_PAYLOAD ? " (does everything between take frames longer than 1500 bytes?)" : "";
+}
+
 static int not_open(struct net_flock *f, const struct net_duck *missing, uint64_t ms, struct error *err)
 {
     int rc = net_failure(f, err);
     if (rc) return rc;
-    return error_set(err, -ETIMEDOUT, "%s has not opened the session within %.0f s", net_duck_name(missing).s,
-                     (double)ms / 1e3);
+    return error_set(err, -ETIMEDOUT, "%s has not opened the session within %.0f s%s",
+                     net_duck_name(missing).s, (double)ms / 1e3, long_frames(f));
 }
 
 /* A session with all ducks that have been found, for a plan. */
@@ -356,8 +362,8 @@ static int net_transport_poll(struct transport *t, uint32_t lane, bool wait, str
         int rc = net_poll(&n->f, lane, now, err);
         if (rc != 0 || !wait) return rc;
         if (now - n->submitted_ns[lane] > STEP_MS * MS)
-            return error_set(err, -ETIMEDOUT, "lane %u: the flock has not finished a step within %u s", lane,
-                             STEP_MS / 1000);
+            return error_set(err, -ETIMEDOUT, "lane %u: the flock has not finished a step within %u s%s",
+                             lane, STEP_MS / 1000, long_frames(&n->f));
         net_wait(&n->f);
     }
 }
