@@ -316,6 +316,37 @@ static void reads_options(void **state)
     assert_string_equal(o.bad, "");
 }
 
+/* A file that is none, cut off or damaged: no crash, and no key that was not there. */
+static void survives_garbage_for_options(void **state)
+{
+    static const char *const piece[] = {
+        "key=", "address=", "name=",        "0", "255",      "256.",        ".", "00112233445566778899", " ",
+        "\n",   "\r\n",     "\xef\xbb\xbf", "=", "spin_us=", "99999999999", "x"};
+    (void)state;
+    struct options o;
+    uint32_t random = 1, keys = 0;
+    for (int i = 0; i < 20000; i++) {
+        char text[1024] = "";
+        size_t n = 0;
+        for (random = random * 1664525 + 1013904223; n < sizeof text - 24 && random >> 28; n = strlen(text)) {
+            random = random * 1664525 + 1013904223;
+            if (random >> 20 & 1)
+                strcat(text, piece[random >> 24 & 15]);
+            else
+                text[n] = (char)(random >> 12), text[n + 1] = 0;
+        }
+        options_read(&o, text);
+        keys += o.has_key != 0;
+        assert_true(strlen(o.name) < sizeof o.name && strlen(o.bad) < sizeof o.bad);
+    }
+    assert_int_equal(keys, 0);
+    char full[1024];
+    memset(full, '=', sizeof full - 1); // one word as long as all there is room for
+    full[sizeof full - 1] = 0;
+    options_read(&o, full);
+    assert_int_equal(strlen(o.bad), sizeof o.bad - 1);
+}
+
 static void prints_like_libc(void **state)
 {
     (void)state;
@@ -343,6 +374,7 @@ int main(void)
         cmocka_unit_test(x2apic_uses_msrs_only),
         cmocka_unit_test(calibrates_and_checks),
         cmocka_unit_test(reads_options),
+        cmocka_unit_test(survives_garbage_for_options),
         cmocka_unit_test(prints_like_libc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -181,7 +181,7 @@ static int fill_tftp(const struct net_config *c, struct error *err)
     return !rc && open_to_all ? serve(c, root, 0, err) : rc;
 }
 
-static int fill_folder(const struct net_config *c, struct error *err)
+int net_boot_fill(const struct net_config *c, struct error *err)
 {
     char path[600];
     snprintf(path, sizeof path, "%s", c->boot_dir);
@@ -267,7 +267,7 @@ int net_boot_start(struct net_boot **out, const struct net_config *c, struct err
     struct net_boot *b = calloc(1, sizeof *b);
     if (!b) return error_set(err, -ENOMEM, "boot: no memory");
     b->config = c;
-    int rc = fill_folder(c, err);
+    int rc = net_boot_fill(c, err);
     for (uint32_t i = 0; i < c->wires && !rc; i++) rc = raise_tap(i, &c->port[i], err);
     if (!rc) rc = spawn(b, err);
     if (rc) {

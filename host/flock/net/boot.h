@@ -18,6 +18,8 @@ int net_boot_start(struct net_boot **out, const struct net_config *config, struc
 void net_boot_watch(struct net_boot *b);
 void net_boot_stop(struct net_boot *b); // NULL: nothing to do
 
+/* Fills config->boot_dir: dnsmasq's configuration and what ducks fetch. */
+int net_boot_fill(const struct net_config *config, struct error *err);
 /* dnsmasq's configuration. */
 void net_boot_write(const struct net_config *config, FILE *out);
 
