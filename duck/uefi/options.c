@@ -95,7 +95,8 @@ void options_read(struct options *o, const char *text)
         while (*text == ' ' || *text == '\t' || *text == '\r' || *text == '\n') text++;
         while (text[n] && text[n] != ' ' && text[n] != '\t' && text[n] != '\r' && text[n] != '\n') n++;
         if (n && read_word(o, text, n) && !o->bad[0])
-            memcpy(o->bad, text, n < sizeof o->bad ? n : sizeof o->bad - 1);
+            for (uint32_t i = 0; i < n && i + 1 < sizeof o->bad; i++)
+                o->bad[i] = text[i] > ' ' && text[i] <= '~' ? text[i] : '?'; // it will be shown
         text += n;
     }
 }

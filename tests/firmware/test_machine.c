@@ -338,6 +338,7 @@ static void survives_garbage_for_options(void **state)
         options_read(&o, text);
         keys += o.has_key != 0;
         assert_true(strlen(o.name) < sizeof o.name && strlen(o.bad) < sizeof o.bad);
+        for (const char *c = o.bad; *c; c++) assert_in_range(*c, '!', '~');
     }
     assert_int_equal(keys, 0);
     char full[1024];
