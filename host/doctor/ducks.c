@@ -245,6 +245,11 @@ static void describe(struct finding *f, const struct net_status *s)
     const char *limited = t->care & WIRE_POWER_LIMITED       ? " (holds it down)"
                           : t->care & WIRE_WAS_POWER_LIMITED ? " (has held it down)"
                                                              : "";
+    const char *answer = s->tested ? "the known answer is right" : "in use, so not tested";
+    if (f->verdict == DOCTOR_OK)
+        add(f, "%s (", answer);
+    else
+        add(f, " (%s%s", s->tested && s->sound ? answer : "", s->tested && s->sound ? ", " : "");
     add(f, "%u Mb/s, %.1f GB, %.1f GB/s", s->hello.link_mbps, memory_of(s), bandwidth_of(s));
     if (clock_of(s) > 0) add(f, ", %.0f MHz", clock_of(s));
     if (turbo_of(s) > 0) add(f, " (its CPU: %.0f with all cores busy)", turbo_of(s));
@@ -252,7 +257,7 @@ static void describe(struct finding *f, const struct net_status *s)
         add(f, ", PL1 %.1f W, PL2 %.1f W%s", power_of(s), burst_of(s), limited);
     if (t->celsius_most) add(f, ", %u of %u degrees", t->celsius, t->celsius_most);
     if (s->boot.starts) add(f, ", started %u times through PXE", s->boot.starts);
-    add(f, ", %s", s->hello.firmware);
+    add(f, ", %s)", s->hello.firmware);
 }
 
 void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count)
@@ -265,12 +270,6 @@ void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t co
         *f = (struct finding){.verdict = DOCTOR_OK};
         snprintf(f->name, sizeof f->name, "%.31s", s->name);
         judge(f, s, &n);
-        if (f->verdict == DOCTOR_OK)
-            add(f, "%s", s->tested ? "the known answer is right" : "in use, so not tested");
-        if (s->found) {
-            add(f, " (");
-            describe(f, s);
-            add(f, ")");
-        }
+        if (s->found) describe(f, s);
     }
 }
