@@ -197,6 +197,16 @@ const failed = await run({
         await until('it is in sight', () => page.evaluate(() => { const t = document.getElementById('talk'); return t.scrollHeight - t.scrollTop - t.clientHeight < 5; }));
         complaints.splice(0, complaints.length, ...complaints.filter((c) => !/status of 400/.test(c)));
     },
+    async 'what the flock lacks is said, and no longer when it is back'() {
+        const line = '1 of 1 ducks lost, and the flock cannot answer until udp-0 is back';
+        await page.route('**/metrics.json', (route) => route.fulfill({ json: { ready: false } }));
+        await page.route('**/health', (route) => route.fulfill({ status: 503, json: { error: { message: line, type: 'server_error', param: null, code: 'no_ducks' } } }));
+        await page.waitForFunction((text) => document.getElementById('flock').textContent === text, line);
+        await page.unroute('**/metrics.json');
+        await page.unroute('**/health');
+        await page.waitForFunction(() => document.querySelectorAll('#flock tr').length > 0);
+        complaints.splice(0, complaints.length, ...complaints.filter((c) => !/status of 503/.test(c)));
+    },
     async 'by keyboard alone'() {
         await page.keyboard.press('Alt+n');
         await page.keyboard.type('Hello');
