@@ -92,6 +92,7 @@ static norm_args norm_of(struct lane *l, chain *k, const float *weight, const ve
     a.weight = weight;
     a.eps = l->s.eps;
     a.x = x;
+    a.changed = l->m->shared;
     k->pending = false;
     return a;
 }
@@ -155,23 +156,26 @@ int lane_attend(struct lane *l, const chain *k, uint32_t index, struct error *er
     return 0;
 }
 
-static int dense(struct lane *l, const chain *k, const struct layer *y, struct error *err)
+/* h += the layer's own feed-forward of x: a dense layer's, or that of the shared experts. */
+static int feed_forward(struct lane *l, const chain *k, const struct layer *y, const vec &x,
+                        struct error *err)
 {
-    if (k->big) return prefill_dense(l, k, y, err);
+    if (k->big) return prefill_feed_forward(l, k, y, err);
     const uint32_t wide = y->gate.rows;
+    const vec inner = vec_of(l->dv, wide);
     const matrix *const both[] = {&y->gate, &y->up};
     const product_out both_out[] = {{l->gate, wide, false}, {l->up, wide, false}};
-    GPU_TRY(product(both, both_out, 2, l->x, k->rows, l->stream));
-    GPU_TRY(launch_pack(l->gate, l->up, wide, wide, l->dv, k->rows, l->stream));
+    GPU_TRY(product(both, both_out, 2, x, k->rows, l->stream));
+    GPU_TRY(launch_pack(l->gate, l->up, wide, wide, inner, k->rows, l->stream));
     const matrix *const down = &y->down;
     const product_out down_out = {l->h, l->s.hidden, true};
-    GPU_TRY(product(&down, &down_out, 1, l->dv, k->rows, l->stream));
+    GPU_TRY(product(&down, &down_out, 1, inner, k->rows, l->stream));
     return 0;
 }
 
-/* Norm behind the attention, router, publication. In decode the router's product starts from h, as only the
- * choice needs the whole norm; elsewhere (large jobs, routers that are not bf16) the three come one by one.
- */
+/* Norm behind the attention, router, publication; then the shared experts, while ducks compute the routed
+ * ones. In decode the router's product starts from h, as only the choice needs the whole norm; elsewhere
+ * (large jobs, routers that are not bf16) the three come one by one. */
 static int route(struct lane *l, chain *k, const struct layer *y, struct error *err)
 {
     const matrix *const router = &y->router;
@@ -185,6 +189,8 @@ static int route(struct lane *l, chain *k, const struct layer *y, struct error *
     a.ids = l->ids_host;
     a.weights = l->weights_host;
     a.arrived = l->arrived;
+    vec x = l->x; // the whole norm's outcome
+    x.squares = nullptr;
     if (!k->big && k->rows <= PART_ROWS && router->type == MATRIX_BF16) {
         const slice_args sa = {l->h, y->post_norm, router, l->router, l->squares};
         GPU_TRY(launch_slices(l->s, sa, k->rows, l->stream));
@@ -194,6 +200,7 @@ static int route(struct lane *l, chain *k, const struct layer *y, struct error *
         a.h = l->h;
         a.weight = y->post_norm;
         a.x_host = l->x_host;
+        if (y->gate.rows) a.kept = x;
     } else {
         norm_args n = norm_of(l, k, y->post_norm, k->big ? l->big.x : l->x);
         n.x.squares = nullptr;
@@ -208,7 +215,7 @@ static int route(struct lane *l, chain *k, const struct layer *y, struct error *
         if (rc) return rc;
     }
     GPU_TRY(launch_router(l->s, a, k->rows, l->stream));
-    return 0;
+    return y->gate.rows ? feed_forward(l, k, y, x, err) : 0;
 }
 
 static int enter(struct lane *l, chain *k, struct error *err)
@@ -279,7 +286,7 @@ int chain_step(struct lane *l, chain *k, bool *done, struct error *err)
         if (rc) return rc;
         if (y->dense) {
             rc = norm(l, k, y->post_norm, err);
-            if (!rc) rc = dense(l, k, y, err);
+            if (!rc) rc = feed_forward(l, k, y, l->x, err);
             continue;
         }
         rc = route(l, k, y, err);

@@ -9,7 +9,7 @@
 #include "host/backend/backend.h"
 #include "host/util/log.h"
 
-#define CUDA_HOST_ABI 6u // refused when the two sides were built from different headers
+#define CUDA_HOST_ABI 7u // refused when the two sides were built from different headers
 
 struct cuda_host {
     uint32_t abi;

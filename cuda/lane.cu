@@ -28,11 +28,13 @@ static uint32_t blocks_of(uint32_t n)
     return (n + 127) / 128;
 }
 
-static uint32_t dense_width(const struct gpu_model *m)
+/* Of the widest feed-forward that is computed here. */
+static uint32_t inner_width(const struct gpu_model *m)
 {
+    uint32_t widest = 0;
     for (uint32_t i = 0; i < m->count; i++)
-        if (m->layers[i].dense) return m->layers[i].gate.rows;
-    return 0;
+        if (m->layers[i].gate.rows > widest) widest = m->layers[i].gate.rows;
+    return widest;
 }
 
 static void trim_all(struct lane *l)
@@ -40,12 +42,12 @@ static void trim_all(struct lane *l)
     uint32_t x = 1u << l->m->head.type | 1u << l->m->mtp_head.type, ql = 0, ov = 0, dv = 0;
     for (uint32_t i = 0; i < l->m->count; i++) {
         const struct layer *y = &l->m->layers[i];
-        x |= 1u << y->q_a.type | 1u << y->kv_a.type |
-             (y->dense ? 1u << y->gate.type | 1u << y->up.type : 1u << y->router.type);
+        x |= 1u << y->q_a.type | 1u << y->kv_a.type;
+        if (!y->dense) x |= 1u << y->router.type;
+        if (y->gate.rows) x |= 1u << y->gate.type | 1u << y->up.type, dv |= 1u << y->down.type;
         ql |= 1u << y->q_b.type;
         if (l->s.index_topk) x |= 1u << y->index_k.type | 1u << y->index_w.type, ql |= 1u << y->index_q.type;
         ov |= 1u << y->o.type;
-        if (y->dense) dv |= 1u << y->down.type;
     }
     trim(&l->x, x, false);
     trim(&l->ql, ql, false);
@@ -79,7 +81,7 @@ size_t lane_layout(struct lane *l, uint8_t *memory)
     const size_t slices = parts * blocks_of(s.hidden);
     l->squares = take<float>(&c, slices);
     l->router = take<float>(&c, (rows > slices ? rows : slices) * s.experts);
-    const uint32_t wide = dense_width(l->m);
+    const uint32_t wide = inner_width(l->m);
     l->gate = take<float>(&c, rows * wide);
     l->up = take<float>(&c, rows * wide);
     l->x = take_vec(&c, rows, blocks_of(s.hidden));

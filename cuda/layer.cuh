@@ -30,6 +30,7 @@ struct norm_args {
     vec x;
     float *x_host;
     bool ring;
+    bool changed; // h is written by what runs while the step is answered, too
 };
 cudaError_t launch_norm(const shape &s, const norm_args &a, uint32_t rows, cudaStream_t stream);
 /* The same for products, which finish the norm (x.squares is set): x = h x weight, many blocks a row. Neither
@@ -149,7 +150,8 @@ cudaError_t launch_slices(const shape &s, const slice_args &a, uint32_t rows, cu
 
 /* logits (slices, rows, experts) -> ids ascending and weights, in mapped memory; the last row's block
  * publishes step `step`. logits NULL: publishes only. x.squares set: the norm of h is finished here, x_host =
- * h x weight x factor is published, too. */
+ * h x weight x factor is published, too, and `kept`, if it has blocks, is that activation for products
+ * behind. */
 struct router_args {
     control *c;
     const job *j;
@@ -159,6 +161,7 @@ struct router_args {
     vec x; // squares, blocks, n, eps only
     const float *h, *weight;
     float *x_host;
+    vec kept;
     int32_t *ids;
     float *weights;
     uint32_t *arrived; // zero between launches

@@ -18,7 +18,7 @@ struct walk {
     const struct model *model;
     struct error *err;
     uint8_t *memory;
-    size_t used;
+    size_t used, shared; // shared: by shared experts
     uint8_t *pinned[2], *staged[2];
     float *scales; // device copy of one scale grid
     size_t scales_size;
@@ -168,16 +168,25 @@ static int add_attention(struct walk *w, struct layer *l, uint32_t i)
     return vector(w, &l->index_bias, s.index_dim, "model.layers.%u.self_attn.indexer.k_norm.bias", i);
 }
 
+static int add_feed_forward(struct walk *w, struct layer *l, uint32_t i, uint32_t width, const char *of)
+{
+    const uint32_t hidden = w->m->s.hidden;
+    TRY(plain(w, &l->gate, width, hidden, "model.layers.%u.mlp.%sgate_proj.weight", i, of));
+    TRY(plain(w, &l->up, width, hidden, "model.layers.%u.mlp.%sup_proj.weight", i, of));
+    return plain(w, &l->down, hidden, width, "model.layers.%u.mlp.%sdown_proj.weight", i, of);
+}
+
 static int add_layer(struct walk *w, struct layer *l, uint32_t i)
 {
     const shape &s = w->m->s;
     const struct model_config *c = &w->model->config;
     TRY(add_attention(w, l, i));
     l->dense = model_layer_is_dense(c, i);
-    if (l->dense) {
-        TRY(plain(w, &l->gate, c->dense_width, s.hidden, "model.layers.%u.mlp.gate_proj.weight", i));
-        TRY(plain(w, &l->up, c->dense_width, s.hidden, "model.layers.%u.mlp.up_proj.weight", i));
-        return plain(w, &l->down, s.hidden, c->dense_width, "model.layers.%u.mlp.down_proj.weight", i);
+    if (l->dense) return add_feed_forward(w, l, i, c->dense_width, "");
+    if (w->m->shared) {
+        const size_t before = w->used;
+        TRY(add_feed_forward(w, l, i, c->shared_experts * c->expert_width, "shared_experts."));
+        w->shared += w->used - before;
     }
     TRY(plain(w, &l->router, s.experts, s.hidden, "model.layers.%u.mlp.gate.weight", i));
     return vector(w, &l->router_bias, s.experts, "model.layers.%u.mlp.gate.e_score_correction_bias", i);
@@ -273,7 +282,7 @@ static int check_shape(const struct model_config *c, struct error *err)
     return 0;
 }
 
-int gpu_model_plan(struct gpu_model *m, const struct model *model, bool mtp, struct error *err)
+int gpu_model_plan(struct gpu_model *m, const struct model *model, bool mtp, bool shared, struct error *err)
 {
     const struct model_config *c = &model->config;
     *m = {};
@@ -306,6 +315,7 @@ int gpu_model_plan(struct gpu_model *m, const struct model *model, bool mtp, str
     if (s.index_topk) s.index_scale = 1.0f / sqrtf((float)s.index_heads) / sqrtf((float)s.index_dim);
     m->main_layers = c->layers;
     m->mtp = mtp && c->mtp_layers;
+    m->shared = shared && c->shared_experts;
     m->count = c->layers + (m->mtp ? 1 : 0);
     m->layers = (struct layer *)calloc(m->count, sizeof *m->layers);
     if (!m->layers) return gpu_host->error_set(err, -ENOMEM, "no memory for %u layers", m->count);
@@ -317,6 +327,7 @@ int gpu_model_plan(struct gpu_model *m, const struct model *model, bool mtp, str
     w.err = err;
     TRY(walk_model(&w));
     m->bytes = w.used;
+    m->shared_bytes = w.shared;
     return 0;
 }
 

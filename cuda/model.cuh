@@ -1,9 +1,9 @@
 /* model.cuh: the weights on the device.
  *
- * Everything but the routed and shared experts and the embeddings (which stay on the host): attention,
- * indexer, dense feed-forward layers, router, norms, head, the MTP layer. One walk over the model names every
- * tensor; it runs twice, first to count bytes (nothing is allocated before the plan is known to fit), then to
- * load. */
+ * Everything but the routed experts and the embeddings (which stay on the host): attention, indexer, dense
+ * feed-forward layers, router, norms, head, the MTP layer; shared experts where they are wanted here. One
+ * walk over the model names every tensor; it runs twice, first to count bytes (nothing is allocated before
+ * the plan is known to fit), then to load. */
 #ifndef DUCKD_CUDA_MODEL_CUH
 #define DUCKD_CUDA_MODEL_CUH
 
@@ -11,7 +11,8 @@
 #include "cuda/shape.cuh"
 
 struct layer {
-    matrix q_a, kv_a, index_k, index_w, q_b, index_q, keys, values, o, router, gate, up, down;
+    matrix q_a, kv_a, index_k, index_w, q_b, index_q, keys, values, o, router;
+    matrix gate, up, down; // of a dense layer, or of the shared experts; no rows: there are none here
     float *in_norm, *q_norm, *kv_norm, *index_norm, *index_bias, *post_norm, *router_bias;
     bool dense;
 };
@@ -20,7 +21,8 @@ struct gpu_model {
     shape s;
     struct layer *layers; // (count): main layers, then the MTP layer if loaded
     uint32_t count, main_layers;
-    bool mtp;
+    bool mtp, shared;
+    size_t shared_bytes; // of the shared experts
     matrix head, mtp_head, mtp_proj;
     float *final_norm, *mtp_embed_norm, *mtp_hidden_norm, *mtp_final_norm;
     float *inv_freq;  // (rope / 2)
@@ -31,7 +33,7 @@ struct gpu_model {
 };
 
 /* Shape and byte count; reads no weights. */
-int gpu_model_plan(struct gpu_model *m, const struct model *model, bool mtp, struct error *err);
+int gpu_model_plan(struct gpu_model *m, const struct model *model, bool mtp, bool shared, struct error *err);
 /* Allocates m->bytes and loads. */
 int gpu_model_load(struct gpu_model *m, const struct model *model, struct error *err);
 void gpu_model_close(struct gpu_model *m);

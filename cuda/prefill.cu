@@ -272,7 +272,7 @@ int prefill_attend(struct lane *l, const chain *k, uint32_t index, struct error 
     return prefill_product(l, &o, &o_out, 1, p->ov, k->rows, err);
 }
 
-int prefill_dense(struct lane *l, const chain *k, const struct layer *y, struct error *err)
+int prefill_feed_forward(struct lane *l, const chain *k, const struct layer *y, struct error *err)
 {
     const struct prefill *p = &l->big;
     const uint32_t wide = y->gate.rows;
@@ -280,9 +280,10 @@ int prefill_dense(struct lane *l, const chain *k, const struct layer *y, struct 
     const product_out both_out[] = {{l->gate, wide, false}, {l->up, wide, false}};
     const product_out down_out = {p->sum, l->s.hidden, false};
     int rc = prefill_product(l, both, both_out, 2, p->x, k->rows, err);
+    const vec inner = vec_of(p->dv, wide);
     if (rc) return rc;
-    GPU_TRY(launch_pack_rows(l->gate, l->up, wide, p->dv, p->scale, k->rows, l->stream));
-    rc = prefill_product(l, &down, &down_out, 1, p->dv, k->rows, err);
+    GPU_TRY(launch_pack_rows(l->gate, l->up, wide, inner, p->scale, k->rows, l->stream));
+    rc = prefill_product(l, &down, &down_out, 1, inner, k->rows, err);
     if (rc) return rc;
     GPU_TRY(launch_add_rows(l->h, p->sum, p->scale, l->s.hidden, k->rows, l->stream));
     return 0;

@@ -26,7 +26,7 @@ struct prefill {
     size_t staging_elements, kv_elements;
     __half *q, *kv, *latents;
     vec x, ql, ov, dv, mtp_in; // as the lane's own, but for half floats instead of fp8's pairs
-    float *scale, *sum;        // of dense layers: (rows), (rows, hidden)
+    float *scale, *sum;        // of feed-forward layers: (rows), (rows, hidden)
 };
 
 /* Part of lane_layout(). */
@@ -35,6 +35,7 @@ void prefill_layout(struct lane *l, carve *c);
 int prefill_product(struct lane *l, const matrix *const m[], const product_out out[], uint32_t count,
                     const vec &x, uint32_t rows, struct error *err);
 int prefill_attend(struct lane *l, const chain *k, uint32_t index, struct error *err);
-int prefill_dense(struct lane *l, const chain *k, const struct layer *y, struct error *err);
+/* h += the feed-forward of the layer behind its norm, big.x. */
+int prefill_feed_forward(struct lane *l, const chain *k, const struct layer *y, struct error *err);
 
 #endif

@@ -203,6 +203,19 @@ __device__ static void choose(const shape &s, const router_args &a, uint32_t r, 
     a.weights[(size_t)r * s.top_k + at] = score / total * s.routed_scale;
 }
 
+/* By one thread of every block, behind a barrier of the block: what its other threads wrote is covered by
+ * that, what kernels before wrote by their end. */
+__device__ static inline void publish(const router_args &a, uint32_t published)
+{
+    if (gridDim.x > 1) {
+        __threadfence_system();
+        if (atomicAdd(a.arrived, 1) + 1 < gridDim.x) return;
+        *a.arrived = 0;
+        __threadfence_system();
+    }
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&a.c->published), "r"(published) : "memory");
+}
+
 #define SHARE (HIDDEN_MAX / 4 / EXPERTS_MAX) // of a row, four values each, that a thread publishes
 
 __global__ void __launch_bounds__(EXPERTS_MAX)
@@ -232,21 +245,22 @@ __global__ void __launch_bounds__(EXPERTS_MAX)
         for (uint32_t i = 0; i < SHARE; i++) {
             const uint32_t at = (i * EXPERTS_MAX + threadIdx.x) * 4;
             if (!a.h || at >= s.hidden) continue;
-            *reinterpret_cast<float4 *>(a.x_host + (size_t)r * s.hidden + at) = make_float4(
-                h[i].x * f * w[i].x, h[i].y * f * w[i].y, h[i].z * f * w[i].z, h[i].w * f * w[i].w);
+            h[i] = make_float4(h[i].x * f * w[i].x, h[i].y * f * w[i].y, h[i].z * f * w[i].z,
+                               h[i].w * f * w[i].w);
+            *reinterpret_cast<float4 *>(a.x_host + (size_t)r * s.hidden + at) = h[i];
         }
         choose(s, a, r, sum.join(s) * f, bias);
     }
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    // What the block's other threads wrote is covered by the barrier, what kernels before wrote by their end.
-    if (gridDim.x > 1) {
-        __threadfence_system();
-        if (atomicAdd(a.arrived, 1) + 1 < gridDim.x) return;
-        *a.arrived = 0;
-        __threadfence_system();
+    if (threadIdx.x == 0) publish(a, published);
+    if (!a.h) return;
+#pragma unroll
+    for (uint32_t i = 0; i < SHARE; i++) { // a warp has 128 neighbouring values
+        const uint32_t block = i * (EXPERTS_MAX / 32) + threadIdx.x / 32,
+                       at = (i * EXPERTS_MAX + threadIdx.x) * 4;
+        if (block < a.kept.blocks)
+            vec_store(a.kept, r, block, threadIdx.x & 31, at < s.hidden ? h[i] : make_float4(0, 0, 0, 0));
     }
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&a.c->published), "r"(published) : "memory");
 }
 
 cudaError_t launch_router(const shape &s, const router_args &a, uint32_t rows, cudaStream_t stream)

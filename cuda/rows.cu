@@ -110,7 +110,7 @@ cudaError_t launch_norm(const shape &s, const norm_args &a, uint32_t rows, cudaS
 /* A warp per 128 values of every row, eight blocks as one cluster: the word in host memory is polled by one
  * thread only (reads of one such word follow each other at 1 us each, whoever asks), the answer is fetched by
  * all. An answer means that the kernel that asked for it is through with h, so that its end need not be
- * waited for before. */
+ * waited for before, unless a shared expert is added to h meanwhile. */
 __global__ void __launch_bounds__(HIDDEN_MAX / 128 / WEIGH_BLOCKS * 32)
     weigh_kernel(const __grid_constant__ shape s, const __grid_constant__ norm_args a, uint32_t rows)
 {
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(HIDDEN_MAX / 128 / WEIGH_BLOCKS * 32)
     const uint32_t at = b * 128 + lane * 4;
     const bool in = at < s.hidden;
     const float4 w = load_block(a.weight, s.hidden, b, lane), zero = make_float4(0, 0, 0, 0);
-    if (!a.y) pdl_wait();
+    if (!a.y || a.changed) pdl_wait();
     for (uint32_t row0 = 0; row0 < rows; row0 += WEIGH_ROWS) {
         float4 v[WEIGH_ROWS], y[WEIGH_ROWS];
 #pragma unroll

@@ -45,6 +45,13 @@ static inline vec vec_from(vec v, uint32_t row)
     return v;
 }
 
+/* The same memory for rows of n values, fewer than before. */
+static inline vec vec_of(vec v, uint32_t n)
+{
+    v.blocks = div_up(n, 128);
+    return v;
+}
+
 /* One warp stores block `block` of row `row`; lane l holds values 4l .. 4l + 3 (zeros beyond the end). */
 __device__ static inline void vec_store(const vec &v, uint32_t row, uint32_t block, uint32_t lane, float4 x)
 {

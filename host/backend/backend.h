@@ -40,6 +40,9 @@
 
 enum kv_dtype { KV_F32, KV_BF16, KV_FP8 };
 
+/* Who computes shared experts: the backend where its memory allows, it or nothing, or the flock. */
+enum shared_experts { SHARED_AUTO, SHARED_BACKEND, SHARED_FLOCK };
+
 /* What `logits --dump` and tests look at; called as the values are made, rows in ascending position.
  * name: "hidden" (layer 0 = embedding, i + 1 = output of layer i), "final_norm", "router_ids",
  * "router_weights", "index_scores", "index_topk", "mtp_hidden", "mtp_router_ids", "mtp_router_weights".
@@ -59,6 +62,7 @@ struct backend_options {
     enum kv_dtype kv_dtype;
     bool kv_dtype_set; // false: the backend's own default
     bool mtp;          // load the MTP layer
+    enum shared_experts shared;
 };
 
 struct backend;
@@ -134,3 +138,6 @@ struct backend {
 extern const struct backend_ops backend_cpu;
 
 #endif
+    /* Set by open: the backend adds the shared experts itself, steps ask for routed ones only. They join the
+     * residual stream before the flock's answer does. */
+    bool shared;

@@ -218,6 +218,9 @@ const struct option_row options__table[] = {
      .help = "type of the sums that ducks send back (default f32)"},
     {CHOICE("kv-dtype", ENGINE, kv_dtype, "f32|bf16|fp8"), .also = COMMAND_TOKENIZE, .preset = -1,
      .help = "type of the KV cache (default f32 on the CPU, bf16 on the GPU)"},
+    {CHOICE("gpu-shared", ENGINE, gpu_shared, "auto|on|off"), .also = COMMAND_TOKENIZE,
+     .help = "the CUDA backend computes the shared experts while ducks compute the routed ones; auto: where "
+             "its memory then still holds a text of full length (default auto)"},
     {WHOLE("threads", ENGINE, threads, "N", 1, 1024), .also = COMMAND_TOKENIZE,
      .help = "threads for the arithmetic; results do not depend on it (default: one per CPU)"},
 

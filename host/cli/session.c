@@ -126,6 +126,7 @@ int session_load(struct session *s, struct error *err)
     static const char *const backends[] = {"auto", "cpu", "cuda"};
     static const enum wire_dtype wires[] = {WIRE_F32, WIRE_BF16, WIRE_FP8};
     static const enum kv_dtype kvs[] = {KV_F32, KV_BF16, KV_FP8};
+    static const enum shared_experts shared[] = {SHARED_AUTO, SHARED_BACKEND, SHARED_FLOCK};
     const struct options *o = s->options;
     const struct synthetic_options synthetic = {s->dir, (uint32_t)o->synthetic_layers,
                                                 (uint32_t)o->synthetic_experts};
@@ -141,6 +142,7 @@ int session_load(struct session *s, struct error *err)
         .wire_result = wires[o->wire_result],
         .kv_dtype = o->kv_dtype < 0 ? KV_F32 : kvs[o->kv_dtype],
         .kv_dtype_set = o->kv_dtype >= 0,
+        .gpu_shared = shared[o->gpu_shared],
         .lanes = s->lanes,
         .prefix_cache_bytes = s->kv_cache_bytes,
         .kv_dir = s->kv_dir,

@@ -33,6 +33,7 @@ struct engine_options {
     enum wire_dtype wire_activation, wire_result;
     enum kv_dtype kv_dtype;
     bool kv_dtype_set;
+    enum shared_experts gpu_shared;
     uint32_t lanes, prefill_chunk; // 0: defaults
     uint64_t prefix_cache_bytes;   // KV of ended generations kept for those that begin alike; 0: none
     const char *kv_dir;            // where KV outlives the process, behind the prefix cache; NULL: nowhere

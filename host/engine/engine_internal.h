@@ -32,6 +32,7 @@ struct engine {
     const struct model *model;
     struct model *opened; // the same, if the engine opened it
     struct model *held;   // of a synthetic model: what the flock was opened with
+    struct model *routed; // what the flock was opened with where the backend has the shared experts
     struct synthetic_flock *synthetic;
     struct pool *pool;
     struct flock *flock;

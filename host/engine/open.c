@@ -31,6 +31,7 @@ static void close_parts(struct engine *e)
     free(e->opened);
     if (e->held) model_close(e->held);
     free(e->held);
+    free(e->routed);
 }
 
 static bool is_automatic(const char *backend)
@@ -58,10 +59,36 @@ static const struct backend_ops *find_backend(const char *name, struct error *er
     return &backend_cpu;
 }
 
+/* The model as ducks see it: without shared experts where the backend has them. */
+static int choose_flock_model(struct engine *e, const struct engine_options *o, const struct model **out,
+                              struct error *err)
+{
+    *out = o->synthetic ? e->held : e->model;
+    if (!e->backend->shared) {
+        if (o->gpu_shared != SHARED_BACKEND) return 0;
+        return error_set(err, -EINVAL,
+                         "--gpu-shared on: the %s backend leaves the model's %u shared experts to the flock",
+                         e->backend->ops->name, e->model->config.shared_experts);
+    }
+    if (o->synthetic) {
+        e->held->config.shared_experts = 0;
+        return 0;
+    }
+    e->routed = malloc(sizeof *e->routed);
+    if (!e->routed) return error_set(err, -ENOMEM, "no memory for the flock's model");
+    *e->routed = *e->model;
+    e->routed->config.shared_experts = 0;
+    *out = e->routed;
+    return 0;
+}
+
 static int open_flock(struct engine *e, const struct engine_options *o, const char *spec, struct error *err)
 {
     const bool synthetic = o->synthetic != NULL; // its flock answers for the MTP layer with another one
-    const struct flock_options options = {.model = synthetic ? e->held : e->model,
+    const struct model *model;
+    int rc = choose_flock_model(e, o, &model, err);
+    if (rc) return rc;
+    const struct flock_options options = {.model = model,
                                           .pool = e->pool,
                                           .spec = spec,
                                           .lanes = e->set.lanes,
@@ -69,7 +96,7 @@ static int open_flock(struct engine *e, const struct engine_options *o, const ch
                                           .mtp = e->set.mtp && !synthetic,
                                           .activation = o->wire_activation,
                                           .result = o->wire_result};
-    int rc = flock_open(&e->flock, &options, err);
+    rc = flock_open(&e->flock, &options, err);
     if (rc || !synthetic) return rc;
     e->synthetic =
         synthetic_flock_open(e->flock, e->model, &e->held->config, e->set.lanes, e->set.prefill_chunk);
@@ -97,7 +124,8 @@ static int open_backend(struct engine *e, const struct engine_options *o, const 
                                             .max_tokens = e->set.prefill_chunk,
                                             .kv_dtype = o->kv_dtype,
                                             .kv_dtype_set = o->kv_dtype_set,
-                                            .mtp = e->set.mtp};
+                                            .mtp = e->set.mtp,
+                                            .shared = o->gpu_shared};
     int rc = ops->open(&e->backend, &options, err);
     if (!rc || ops == &backend_cpu || !is_automatic(o->backend)) return rc;
     log_notice("attention runs on the CPU: %s", err->text);
@@ -158,8 +186,8 @@ static uint64_t kv_identity(const struct engine_options *o, const struct engine 
     static const struct siphash_key key = {1, 2};
     uint64_t sum = 0;
     int n =
-        snprintf(text, sizeof text, "%s %d %u %u %u %u %llu", e->backend->ops->name, e->set.mtp,
-                 o->kv_dtype_set ? o->kv_dtype + 1u : 0u, (unsigned)o->wire_activation,
+        snprintf(text, sizeof text, "%s %d %d %u %u %u %u %llu", e->backend->ops->name, e->set.mtp,
+                 e->backend->shared, o->kv_dtype_set ? o->kv_dtype + 1u : 0u, (unsigned)o->wire_activation,
                  (unsigned)o->wire_result, m->config.layers, (unsigned long long)e->set.bytes_per_position);
     sum ^= siphash(&key, text, (size_t)n);
     for (uint32_t i = 0; i <= checkpoint_files(m->checkpoint); i++) {
@@ -196,8 +224,8 @@ int engine_open(struct engine **out, const struct engine_options *o, struct erro
     parts.model = parts.opened;
     parts.set = settings(o, &parts.model->config, ops, local);
     rc = pool_open(&parts.pool, o->threads, err);
-    if (!rc) rc = open_flock(&parts, o, spec, err);
     if (!rc) rc = open_backend(&parts, o, ops, local, err);
+    if (!rc) rc = open_flock(&parts, o, spec, err); // holds what the backend leaves
 
     const struct flock_seam seam = parts.synthetic ? synthetic_flock_seam(parts.synthetic, local)
                                                    : (struct flock_seam){submit, poll, parts.flock, local};
@@ -209,6 +237,7 @@ int engine_open(struct engine **out, const struct engine_options *o, struct erro
     }
     e->opened = parts.opened;
     e->held = parts.held;
+    e->routed = parts.routed;
     e->synthetic = parts.synthetic;
     e->pool = parts.pool;
     e->flock = parts.flock;

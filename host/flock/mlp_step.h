@@ -14,7 +14,7 @@ struct mlp_step {
     const float *x;       // (tokens, hidden) normed activation
     const int32_t *ids;   // (tokens, top_k) chosen routed experts, ascending within a token
     const float *weights; // (tokens, top_k) their weights, routed_scale included
-    float *y;             // (tokens, hidden) written by the flock: sum of routed and shared experts
+    float *y;             // (tokens, hidden) written by the flock: sum of routed experts and of the shared ones it holds
 };
 
 #endif

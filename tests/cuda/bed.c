@@ -13,22 +13,30 @@
 
 #define DEADLINE_NS (60ull * 1000000000u)
 
-void bed_open(struct bed *bed, const struct backend_ops *ops, const char *dir, enum kv_dtype kv,
-              uint32_t lanes, uint32_t max_tokens)
+const struct bed_case bed_cases[BED_CASES] = {
+    {"tests/goldens/v32-tiny", KV_F32, SHARED_FLOCK},   {"tests/goldens/v32-tiny", KV_BF16, SHARED_BACKEND},
+    {"tests/goldens/v3-tiny", KV_BF16, SHARED_BACKEND}, {"models/duckling", KV_BF16, SHARED_FLOCK},
+    {"models/duckling", KV_BF16, SHARED_BACKEND},       {"models/duckling", KV_FP8, SHARED_FLOCK},
+};
+
+void bed_open(struct bed *bed, const struct backend_ops *ops, const struct bed_case *c, uint32_t lanes,
+              uint32_t max_tokens)
 {
     struct error err = {""};
     memset(bed, 0, sizeof *bed);
-    if (model_open(&bed->model, dir, &err)) fail_msg("%s", err.text);
+    if (model_open(&bed->model, c->dir, &err)) fail_msg("%s", err.text);
     if (pool_open(&bed->pool, 0, &err)) fail_msg("%s", err.text);
-    if (feed_forward_open(&bed->mlp, &bed->model, bed->pool, &err)) fail_msg("%s", err.text);
     const struct backend_options o = {.model = &bed->model,
                                       .pool = bed->pool,
                                       .lanes = lanes,
                                       .max_tokens = max_tokens,
-                                      .kv_dtype = kv,
+                                      .kv_dtype = c->kv,
                                       .kv_dtype_set = true,
-                                      .mtp = true};
+                                      .mtp = true,
+                                      .shared = c->shared};
     if (ops->open(&bed->b, &o, &err)) fail_msg("%s", err.text);
+    assert_int_equal(bed->b->shared, c->shared == SHARED_BACKEND);
+    if (feed_forward_open(&bed->mlp, &bed->model, bed->pool, !bed->b->shared, &err)) fail_msg("%s", err.text);
 }
 
 void bed_close(struct bed *bed)

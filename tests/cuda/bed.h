@@ -12,9 +12,17 @@ struct bed {
     struct backend *b;
 };
 
+struct bed_case {
+    const char *dir;
+    enum kv_dtype kv;
+    enum shared_experts shared; // SHARED_BACKEND or SHARED_FLOCK
+};
+#define BED_CASES 6u
+extern const struct bed_case bed_cases[BED_CASES]; // small models of every kind, KV of every type
+
 /* Fails the running test with the message of whatever fails. */
-void bed_open(struct bed *bed, const struct backend_ops *ops, const char *dir, enum kv_dtype kv,
-              uint32_t lanes, uint32_t max_tokens);
+void bed_open(struct bed *bed, const struct backend_ops *ops, const struct bed_case *c, uint32_t lanes,
+              uint32_t max_tokens);
 void bed_close(struct bed *bed);
 
 backend_seq bed_seq(struct bed *bed, uint32_t capacity);

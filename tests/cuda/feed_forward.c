@@ -13,12 +13,13 @@ struct expert {
 };
 
 struct bank {
-    struct expert *experts; // routed ones, then one that every token uses
+    struct expert *experts; // routed ones, then one that every token uses, if there is one (width 0: none)
 };
 
 struct feed_forward {
     struct pool *pool;
     uint32_t hidden, routed, banks, widest;
+    bool shared;
     struct bank *bank;
     float *scratch; // (threads, 2, widest)
     const struct mlp_step *step;
@@ -66,18 +67,20 @@ static int load_bank(struct feed_forward *f, const struct model *m, uint32_t lay
         int rc = load_expert(m, &e[i], prefix, c->expert_width, err);
         if (rc) return rc;
     }
+    if (!f->shared) return 0;
     snprintf(prefix, sizeof prefix, "model.layers.%u.mlp.shared_experts", layer);
     return load_expert(m, &e[f->routed], prefix, c->expert_width * c->shared_experts, err);
 }
 
 int feed_forward_open(struct feed_forward **out, const struct model *model, struct pool *pool,
-                      struct error *err)
+                      bool with_shared, struct error *err)
 {
     const struct model_config *c = &model->config;
     struct feed_forward *f = calloc(1, sizeof *f);
     *out = f;
     if (!f) return error_set(err, -ENOMEM, "no memory");
     f->pool = pool;
+    f->shared = with_shared;
     f->hidden = c->hidden_size;
     f->routed = c->experts;
     f->banks = c->layers + (c->mtp_layers ? 1 : 0);

@@ -9,7 +9,8 @@
 
 struct feed_forward;
 
-int feed_forward_open(struct feed_forward **out, const struct model *model, struct pool *pool,
+/* shared: it has the shared experts, too. */
+int feed_forward_open(struct feed_forward **out, const struct model *model, struct pool *pool, bool shared,
                       struct error *err);
 void feed_forward_close(struct feed_forward *f);
 /* Fills step->y. */

@@ -19,18 +19,7 @@
 #define LENGTH 400u
 
 static const struct backend_ops *ops;
-
-struct model_case {
-    const char *dir;
-    enum kv_dtype kv;
-};
-
-static const struct model_case cases[] = {
-    {"tests/goldens/v32-tiny", KV_F32},
-    {"tests/goldens/v3-tiny", KV_BF16},
-    {"models/duckling", KV_BF16},
-    {"models/duckling", KV_FP8},
-};
+static const struct bed_case duckling = {"models/duckling", KV_BF16, SHARED_BACKEND};
 
 static int32_t token_at(uint32_t i, uint32_t salt, uint32_t vocab)
 {
@@ -72,9 +61,9 @@ static const uint32_t starts[] = {40, 300};
 
 static void test_exact(void **state)
 {
-    const struct model_case *c = *state;
+    const struct bed_case *c = *state;
     struct bed bed;
-    bed_open(&bed, ops, c->dir, c->kv, LANES, CHUNK);
+    bed_open(&bed, ops, c, LANES, CHUNK);
     const size_t vocab = bed.model.config.vocab_size;
     float *want = malloc(4 * vocab * sizeof *want);
     for (size_t k = 0; k < sizeof starts / sizeof starts[0]; k++) {
@@ -159,7 +148,7 @@ static void test_prefill(void **state)
 {
     (void)state;
     struct bed bed;
-    bed_open(&bed, ops, "models/duckling", KV_BF16, 1, CHUNK);
+    bed_open(&bed, ops, &duckling, 1, CHUNK);
     const size_t vocab = bed.model.config.vocab_size;
     for (size_t k = 0; k < sizeof starts / sizeof starts[0]; k++) {
         struct text t;
@@ -194,7 +183,7 @@ static void test_cancel(void **state)
     struct bed bed;
     struct error err = {""};
     struct text t;
-    bed_open(&bed, ops, "models/duckling", KV_BF16, 1, CHUNK);
+    bed_open(&bed, ops, &duckling, 1, CHUNK);
     const size_t vocab = bed.model.config.vocab_size;
     make_text(&bed, &t, 1, 40);
     const struct backend_job job = {
@@ -251,7 +240,7 @@ static void test_followers(void **state)
     (void)state;
     struct bed bed;
     struct error err = {""};
-    bed_open(&bed, ops, "models/duckling", KV_BF16, 2, CHUNK);
+    bed_open(&bed, ops, &duckling, 2, CHUNK);
     const size_t vocab = bed.model.config.vocab_size;
     float *want = malloc(2 * vocab * sizeof *want);
     struct text alone, together;
@@ -295,7 +284,7 @@ static void test_refusals(void **state)
     (void)state;
     struct bed bed;
     struct error err = {""};
-    bed_open(&bed, ops, "models/duckling", KV_BF16, 1, CHUNK);
+    bed_open(&bed, ops, &duckling, 1, CHUNK);
     const backend_seq seq = bed_seq(&bed, 100);
     const int32_t ids[64] = {1}, bad[1] = {6400}, negative[1] = {-1};
     const struct {
@@ -330,10 +319,11 @@ int main(void)
         printf("skipped: %s\n", err.text);
         return SKIPPED;
     }
-    enum { CASES = sizeof cases / sizeof cases[0] };
+    enum { CASES = BED_CASES };
     struct CMUnitTest tests[CASES + 4];
     for (size_t i = 0; i < CASES; i++)
-        tests[i] = (struct CMUnitTest){cases[i].dir, test_exact, NULL, NULL, (void *)(uintptr_t)&cases[i]};
+        tests[i] =
+            (struct CMUnitTest){bed_cases[i].dir, test_exact, NULL, NULL, (void *)(uintptr_t)&bed_cases[i]};
     tests[CASES] = (struct CMUnitTest){"cancel", test_cancel, NULL, NULL, NULL};
     tests[CASES + 1] = (struct CMUnitTest){"refusals", test_refusals, NULL, NULL, NULL};
     tests[CASES + 2] = (struct CMUnitTest){"followers", test_followers, NULL, NULL, NULL};

@@ -18,8 +18,8 @@
 static const struct backend_ops *ops;
 
 struct model_case {
-    const char *dir, *goldens;
-    enum kv_dtype kv;
+    struct bed_case bed;
+    const char *goldens;
     double limit;      // relative L2 of logits and hidden states
     float sure_margin; // tokens are compared where the reference's margin is larger
     const char *prompts[13];
@@ -32,11 +32,35 @@ struct model_case {
     }
 
 static const struct model_case cases[] = {
-    {"tests/goldens/v32-tiny", "tests/goldens/v32-tiny/goldens", KV_F32, 1e-3, 0, {"short", "mid", "long"}},
-    {"tests/goldens/v3-tiny", "tests/goldens/v3-tiny/goldens", KV_F32, 1e-3, 0, {"short", "mid"}},
-    {"models/duckling", "tests/goldens/duckling", KV_F32, 1e-3, 0, DUCKLING_PROMPTS},
-    {"models/duckling", "tests/goldens/duckling", KV_BF16, 1e-2, 0.1f, DUCKLING_PROMPTS},
-    {"models/duckling", "tests/goldens/duckling", KV_FP8, 1e-1, 0.5f, {"short", "command", "name"}},
+    {{"tests/goldens/v32-tiny", KV_F32, SHARED_FLOCK},
+     "tests/goldens/v32-tiny/goldens",
+     1e-3,
+     0,
+     {"short", "mid", "long"}},
+    {{"tests/goldens/v3-tiny", KV_F32, SHARED_FLOCK},
+     "tests/goldens/v3-tiny/goldens",
+     1e-3,
+     0,
+     {"short", "mid"}},
+    {{"models/duckling", KV_F32, SHARED_FLOCK}, "tests/goldens/duckling", 1e-3, 0, DUCKLING_PROMPTS},
+    {{"tests/goldens/v32-tiny", KV_F32, SHARED_BACKEND},
+     "tests/goldens/v32-tiny/goldens",
+     1e-3,
+     0,
+     {"short", "mid", "long"}},
+    {{"tests/goldens/v3-tiny", KV_F32, SHARED_BACKEND},
+     "tests/goldens/v3-tiny/goldens",
+     1e-3,
+     0,
+     {"short", "mid"}},
+    {{"models/duckling", KV_F32, SHARED_BACKEND}, "tests/goldens/duckling", 1e-3, 0, DUCKLING_PROMPTS},
+    {{"models/duckling", KV_BF16, SHARED_FLOCK}, "tests/goldens/duckling", 1e-2, 0.1f, DUCKLING_PROMPTS},
+    {{"models/duckling", KV_BF16, SHARED_BACKEND}, "tests/goldens/duckling", 1e-2, 0.1f, DUCKLING_PROMPTS},
+    {{"models/duckling", KV_FP8, SHARED_FLOCK},
+     "tests/goldens/duckling",
+     1e-1,
+     0.5f,
+     {"short", "command", "name"}},
 };
 
 static const struct golden *need(const struct goldens *g, const char *prompt, const char *name)
@@ -53,10 +77,11 @@ static const char *kv_name(enum kv_dtype kv)
 
 static void near(const struct model_case *c, const char *prompt, const char *what, double error, double limit)
 {
-    print_message("%s %s %s: %s relative L2 %.2e (limit %.0e)\n", c->dir, kv_name(c->kv), prompt, what, error,
+    print_message("%s %s%s %s: %s relative L2 %.2e (limit %.0e)\n", c->bed.dir, kv_name(c->bed.kv),
+                  c->bed.shared == SHARED_BACKEND ? ", shared experts here," : "", prompt, what, error,
                   limit);
     if (!(error <= limit))
-        fail_msg("%s %s: %s is off by %.3e, limit %.1e", c->dir, prompt, what, error, limit);
+        fail_msg("%s %s: %s is off by %.3e, limit %.1e", c->bed.dir, prompt, what, error, limit);
 }
 
 /* Rows of `logits` that the last job holds: its row 0 is position `first`. */
@@ -126,7 +151,7 @@ static void run_prompt(const struct model_case *c, struct bed *bed, const struct
         if (margin->f[i] > c->sure_margin) {
             compared++;
             if (token != greedy->i[i])
-                fail_msg("%s %s: token %u is %d, reference %d (margin %g)", c->dir, prompt, i, token,
+                fail_msg("%s %s: token %u is %d, reference %d (margin %g)", c->bed.dir, prompt, i, token,
                          greedy->i[i], (double)margin->f[i]);
         }
         const struct backend_job job = {.kind = BACKEND_MAIN,
@@ -138,7 +163,7 @@ static void run_prompt(const struct model_case *c, struct bed *bed, const struct
         bed_run(bed, 0, &job);
         token = argmax(bed->b->ops->logits(bed->b, 0, 0), vocab);
     }
-    print_message("%s %s %s: %u of %u tokens compared\n", c->dir, kv_name(c->kv), prompt, compared,
+    print_message("%s %s %s: %u of %u tokens compared\n", c->bed.dir, kv_name(c->bed.kv), prompt, compared,
                   (uint32_t)greedy->count);
     free(next);
     bed->b->ops->seq_close(bed->b, seq);
@@ -151,7 +176,7 @@ static void test_prompts(void **state)
     struct goldens *g;
     struct bed bed;
     if (goldens_open(&g, c->goldens, &err)) fail_msg("%s", err.text);
-    bed_open(&bed, ops, c->dir, c->kv, 1, CHUNK);
+    bed_open(&bed, ops, &c->bed, 1, CHUNK);
     for (size_t i = 0; c->prompts[i]; i++) run_prompt(c, &bed, g, c->prompts[i]);
     bed_close(&bed);
     goldens_close(g);
@@ -252,12 +277,12 @@ static void probe_prompt(struct bed *bed, const struct goldens *g, const char *p
 static void test_intermediates(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < 3; m++) {
+    for (size_t m = 0; m < 6; m++) {
         struct error err = {""};
         struct goldens *g;
         struct bed bed;
         if (goldens_open(&g, cases[m].goldens, &err)) fail_msg("%s", err.text);
-        bed_open(&bed, ops, cases[m].dir, KV_F32, 1, CHUNK);
+        bed_open(&bed, ops, &cases[m].bed, 1, CHUNK);
         for (size_t i = 0; cases[m].prompts[i]; i++) probe_prompt(&bed, g, cases[m].prompts[i]);
         bed_close(&bed);
         goldens_close(g);
@@ -277,6 +302,6 @@ int main(void)
     tests[0] = (struct CMUnitTest){"intermediates", test_intermediates, NULL, NULL, NULL};
     for (size_t i = 0; i < n; i++)
         tests[i + 1] =
-            (struct CMUnitTest){cases[i].dir, test_prompts, NULL, NULL, (void *)(uintptr_t)&cases[i]};
+            (struct CMUnitTest){cases[i].bed.dir, test_prompts, NULL, NULL, (void *)(uintptr_t)&cases[i]};
     return _cmocka_run_group_tests("cuda-golden", tests, n + 1, NULL, NULL) != 0;
 }

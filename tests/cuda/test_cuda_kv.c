@@ -18,18 +18,7 @@
 #define LENGTH 320u
 
 static const struct backend_ops *ops;
-
-struct model_case {
-    const char *dir;
-    enum kv_dtype kv;
-};
-
-static const struct model_case cases[] = {
-    {"tests/goldens/v32-tiny", KV_F32},
-    {"tests/goldens/v3-tiny", KV_BF16},
-    {"models/duckling", KV_BF16},
-    {"models/duckling", KV_FP8},
-};
+static const struct bed_case v3 = {"tests/goldens/v3-tiny", KV_BF16, SHARED_FLOCK};
 
 static void make_ids(struct bed *bed, int32_t *ids, uint32_t salt)
 {
@@ -66,10 +55,10 @@ static const uint32_t lengths[] = {1, 63, 64, 65, 128, 200, 300};
 
 static void test_shared(void **state)
 {
-    const struct model_case *c = *state;
+    const struct bed_case *c = *state;
     struct bed bed;
     int32_t ids[LENGTH], other[LENGTH];
-    bed_open(&bed, ops, c->dir, c->kv, 1, CHUNK);
+    bed_open(&bed, ops, c, 1, CHUNK);
     make_ids(&bed, ids, 1);
     for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
         const uint32_t n = lengths[k];
@@ -103,11 +92,11 @@ static void test_shared(void **state)
 
 static void test_image(void **state)
 {
-    const struct model_case *c = *state;
+    const struct bed_case *c = *state;
     struct bed bed;
     struct error err;
     int32_t ids[LENGTH];
-    bed_open(&bed, ops, c->dir, c->kv, 1, CHUNK);
+    bed_open(&bed, ops, c, 1, CHUNK);
     make_ids(&bed, ids, 2);
     for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
         const uint32_t n = lengths[k];
@@ -144,7 +133,7 @@ static void test_pool(void **state)
     struct error err;
     int32_t ids[LENGTH];
     backend_seq seq[MOST];
-    bed_open(&bed, ops, "tests/goldens/v3-tiny", KV_BF16, 1, CHUNK);
+    bed_open(&bed, ops, &v3, 1, CHUNK);
     make_ids(&bed, ids, 3);
     const uint32_t longest = bed.model.config.max_positions, n = longest < LENGTH ? longest - 1 : LENGTH - 1;
     uint32_t plain = 0, shared = 1;
@@ -174,7 +163,7 @@ static void test_full_pool(void **state)
     struct error err;
     int32_t ids[LENGTH];
     backend_seq seq[MOST], fork;
-    bed_open(&bed, ops, "tests/goldens/v3-tiny", KV_BF16, 1, CHUNK);
+    bed_open(&bed, ops, &v3, 1, CHUNK);
     make_ids(&bed, ids, 4);
     const uint32_t longest = bed.model.config.max_positions, n = longest < LENGTH ? longest - 1 : LENGTH - 1;
     seq[0] = bed_seq(&bed, longest);
@@ -204,11 +193,12 @@ int main(void)
         printf("skipped: %s\n", err.text);
         return SKIPPED;
     }
-    struct CMUnitTest tests[2 * sizeof cases / sizeof cases[0] + 2];
+    struct CMUnitTest tests[2 * BED_CASES + 2];
     size_t n = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        tests[n++] = (struct CMUnitTest){"shared prefixes", test_shared, NULL, NULL, (void *)&cases[i]};
-        tests[n++] = (struct CMUnitTest){"images", test_image, NULL, NULL, (void *)&cases[i]};
+    for (size_t i = 0; i < BED_CASES; i++) {
+        tests[n++] =
+            (struct CMUnitTest){"shared prefixes", test_shared, NULL, NULL, (void *)(uintptr_t)&bed_cases[i]};
+        tests[n++] = (struct CMUnitTest){"images", test_image, NULL, NULL, (void *)(uintptr_t)&bed_cases[i]};
     }
     tests[n++] = (struct CMUnitTest){"the pool", test_pool, NULL, NULL, NULL};
     tests[n++] = (struct CMUnitTest){"a full pool", test_full_pool, NULL, NULL, NULL};

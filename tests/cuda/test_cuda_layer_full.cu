@@ -228,6 +228,7 @@ static void begin(rig *t, const float *input, uint32_t position, uint32_t rows)
             launch_pack(t->l.x_host, nullptr, t->m.s.hidden, t->m.s.hidden, t->l.big.x, rows, t->l.stream),
             "pack");
     cuda_must(cudaMemsetAsync(t->l.h, 0, rows * hidden * sizeof(float), t->l.stream), "memset");
+    cuda_must(cudaStreamSynchronize(t->l.stream), "begin"); // plain copies do not wait for this stream
 }
 
 static void attend(rig *t, uint32_t position, uint32_t rows)
@@ -455,7 +456,7 @@ static void run(enum kv_dtype dtype, bool big, size_t shared_limit)
     const uint32_t pages = POSITIONS / KV_PAGE;
     printf("KV %s%s, %zu bytes of shared memory\n", dtype == KV_F32 ? "f32" : "bf16",
            big ? ", as prefill" : "", shared_limit);
-    must(gpu_model_plan(&t.m, &model, false, &err), &err);
+    must(gpu_model_plan(&t.m, &model, false, false, &err), &err);
     must(gpu_model_load(&t.m, &model, &err), &err);
     t.l.m = &t.m;
     t.l.s = t.m.s;

@@ -138,22 +138,24 @@ static uint32_t banks(const struct model *m)
 static void equals_plain_double_precision(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < MODELS; i++) {
-        struct flock *f = open_flock(&model[i], "local", 2, WIRE_F32, WIRE_F32);
-        uint32_t hidden = model[i].config.hidden_size;
+    for (unsigned i = 0; i < 2 * MODELS; i++) { // the second time round without shared experts
+        struct model m = model[i % MODELS];
+        if (i >= MODELS) m.config.shared_experts = 0;
+        struct flock *f = open_flock(&m, i < MODELS ? "local" : "local:3", 2, WIRE_F32, WIRE_F32);
+        uint32_t hidden = m.config.hidden_size;
         double worst = 0;
-        for (uint32_t layer = 0; layer < banks(&model[i]); layer++) {
-            struct mlp_step s = make_step(&model[i], layer, 3);
+        for (uint32_t layer = 0; layer < banks(&m); layer++) {
+            struct mlp_step s = make_step(&m, layer, 3);
             double *want = calloc((size_t)s.tokens * hidden, sizeof *want);
-            moe_reference(&model[i], &s, want);
+            moe_reference(&m, &s, want);
             compute(f, &s);
             double off = relative_l2(s.y, want, (size_t)s.tokens * hidden);
-            if (!(off <= 1e-5)) fail_msg("%s layer %u: relative L2 %g", model[i].dir, layer, off);
+            if (!(off <= 1e-5)) fail_msg("%s layer %u: relative L2 %g", m.dir, layer, off);
             if (off > worst) worst = off;
             free(want);
             free_step(&s);
         }
-        print_message("%s: worst relative L2 %.2g\n", model[i].dir, worst);
+        print_message("%s, %u shared: worst relative L2 %.2g\n", m.dir, m.config.shared_experts, worst);
         flock_close(f);
     }
 }
