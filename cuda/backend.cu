@@ -34,6 +34,8 @@ struct lane_job {
     chain k;
     bool graph, last; // last: the step being waited for makes the logits
     uint32_t base, step, logits_from;
+    bool candidates;  // the job's
+    uint32_t fetched; // of those, rows on the device whose logits are on the host, too: a bit each
     uint64_t since_ns, asked_ns;
     struct error failure;
 };
@@ -391,6 +393,9 @@ static int check_job(struct cuda_backend *c, uint32_t lane, const struct backend
     if (!s->open || (uint64_t)job->position + job->tokens > s->capacity)
         return gpu_host->error_set(err, -E2BIG, "positions %u to %u of a sequence with %u", job->position,
                                    job->position + job->tokens, s->capacity);
+    if (job->candidates && job->tokens - job->logits_from > PART_ROWS)
+        return gpu_host->error_set(err, -E2BIG, "candidates of %u rows, the backend has them of %u",
+                                   job->tokens - job->logits_from, PART_ROWS);
     if (job->kind == BACKEND_MTP && !c->m.mtp)
         return gpu_host->error_set(err, -EINVAL, "the MTP layer is not loaded");
     for (uint32_t i = 0; i < job->tokens; i++)
@@ -422,7 +427,12 @@ static int cuda_start(struct backend *b, uint32_t lane, const struct backend_job
                   j->base,
                   j->base,
                   RESULT_DEADLINE_S,
-                  job->best_only};
+                  (uint32_t)(job->candidates  ? WANT_CANDIDATES
+                             : job->best_only ? WANT_BEST
+                                              : WANT_ALL),
+                  job->temperature > 0.0f ? 1.0 / (double)job->temperature : 1.0};
+    j->candidates = job->candidates;
+    j->fetched = 0;
     store_flag(&l->c->resume, j->base);
     store_flag(&l->c->abort, 0);
     store_flag(&l->c->fault, 0);
@@ -509,10 +519,40 @@ static void cuda_resume(struct backend *b, uint32_t lane)
     self(b)->job[lane].state = LANE_RESUMED;
 }
 
+/* Row whose logits come first on the device: a graph makes those of all rows. */
+static uint32_t first_row(const struct lane_job *j)
+{
+    return j->graph ? 0 : j->logits_from;
+}
+
+/* A row that stayed on the device. The lane's stream is idle: its job is done. */
+static int fetch_row(struct lane *l, uint32_t at, float *out, struct error *err)
+{
+    GPU_TRY(cudaMemcpyAsync(out, l->logits + (size_t)at * l->z.vocab, l->z.vocab * sizeof(float),
+                            cudaMemcpyDeviceToHost, l->stream));
+    GPU_TRY(cudaStreamSynchronize(l->stream));
+    return 0;
+}
+
 static const float *cuda_logits(struct backend *b, uint32_t lane, uint32_t row)
 {
+    struct cuda_backend *c = self(b);
+    struct lane_job *j = &c->job[lane];
+    float *out = c->lane[lane].logits_host + (size_t)row * c->vocab;
+    const uint32_t at = row - first_row(j);
+    if (!j->candidates || j->fetched >> at & 1) return out;
+    j->fetched |= 1u << at;
+    if (fetch_row(&c->lane[lane], at, out, &j->failure)) {
+        c->broken = true;                          // said by the next start
+        memset(out, 0xff, c->vocab * sizeof *out); // NaN: nobody chooses by these
+    }
+    return out;
+}
+
+static const struct backend_candidates *cuda_candidates(struct backend *b, uint32_t lane, uint32_t row)
+{
     const struct cuda_backend *c = self(b);
-    return c->lane[lane].logits_host + (size_t)row * c->vocab;
+    return c->lane[lane].candidates_host + (row - first_row(&c->job[lane]));
 }
 
 static int32_t cuda_best(struct backend *b, uint32_t lane, uint32_t row)
@@ -552,7 +592,8 @@ static uint64_t cuda_memory_bytes(const struct backend *b)
 extern const struct backend_ops backend_cuda = {
     "cuda",         cuda_open,         cuda_close,    cuda_seq_open, cuda_seq_fork, cuda_seq_close,
     cuda_start,     cuda_poll,         cuda_resume,   cuda_logits,   cuda_best,     cuda_cancel,
-    cuda_set_probe, cuda_memory_bytes, cuda_kv_bytes, cuda_kv_save,  cuda_kv_load,  false};
+    cuda_set_probe, cuda_memory_bytes, cuda_kv_bytes, cuda_kv_save,  cuda_kv_load,  cuda_candidates,
+    false};
 
 extern "C" __attribute__((visibility("default"))) cuda_backend_fn duckd_cuda_backend;
 

@@ -245,7 +245,9 @@ static int head(struct lane *l, const chain *k, const vec &x, struct error *err)
                              l->z.vocab,
                              l->logits_host + (size_t)r * l->z.vocab,
                              l->best_host + r,
+                             l->candidates_host + (r - k->logits_from) % PART_ROWS,
                              l->best_part,
+                             l->best_mass,
                              l->best_arrived};
         GPU_TRY(product(&m, &out, 1, vec_from(x, r), n, l->stream));
         GPU_TRY(launch_best(a, n, l->stream));

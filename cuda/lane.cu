@@ -64,7 +64,8 @@ size_t lane_layout(struct lane *l, uint8_t *memory)
     l->j = take<struct job>(&c, 1);
     l->arrived = take<uint32_t>(&c, 1);
     l->best_arrived = take<uint32_t>(&c, PART_ROWS);
-    l->best_part = take<unsigned long long>(&c, PART_ROWS * BEST_BLOCKS);
+    l->best_part = take<unsigned long long>(&c, PART_ROWS * BEST_BLOCKS * BACKEND_CANDIDATES);
+    l->best_mass = take<double2>(&c, PART_ROWS * BEST_BLOCKS);
     l->logits = take<float>(&c, parts * l->z.vocab);
     l->rope = take<float2>(&c, rows * (s.rope / 2));
     l->h = take<float>(&c, rows * s.hidden);
@@ -135,6 +136,7 @@ int lane_open(struct lane *l, uint32_t graph_rows, struct error *err)
     if (!rc) rc = mapped(&l->weights_host, rows * l->s.top_k, err);
     if (!rc) rc = mapped(&l->best_host, rows, err);
     if (!rc) rc = mapped(&l->logits_host, rows * l->z.vocab, err);
+    if (!rc) rc = mapped(&l->candidates_host, PART_ROWS, err);
     if (rc) return rc;
     if (l->big.on) rc = blas_open(&l->big.blas, l->stream, l->big.workspace, err);
     if (rc) return rc;
@@ -156,8 +158,9 @@ void lane_close(struct lane *l)
             for (auto &g : sparse)
                 if (g) cudaGraphExecDestroy(g);
     blas_close(&l->big.blas);
-    void *const pinned[] = {l->c,        l->x_host,       l->y_host,      l->embed_host,
-                            l->ids_host, l->weights_host, l->logits_host, l->best_host};
+    void *const pinned[] = {l->c,           l->x_host,    l->y_host,
+                            l->embed_host,  l->ids_host,  l->weights_host,
+                            l->logits_host, l->best_host, l->candidates_host};
     for (void *p : pinned) cudaFreeHost(p);
     if (l->stream) cudaStreamDestroy(l->stream);
 }

@@ -29,6 +29,7 @@ struct lane {
     float *x_host, *y_host, *embed_host, *logits_host, *weights_host;
     int32_t *ids_host, *best_host;
     // device
+    struct backend_candidates *candidates_host; // (PART_ROWS)
     struct job *j;
     float2 *rope;
     float *h, *a, *q, *iq, *iw, *qa, *part, *part_ml, *scores, *router, *squares, *gate, *up;
@@ -37,6 +38,7 @@ struct lane {
     float *logits; // (PART_ROWS, vocab)
     unsigned long long *best_part;
     uint32_t *best_arrived;
+    double2 *best_mass;
     uint32_t a_stride;
     vec x, ql, ov, dv, mtp_in;
     struct prefill big;

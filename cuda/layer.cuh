@@ -172,15 +172,16 @@ cudaError_t launch_router(const shape &s, const router_args &a, uint32_t rows, c
 
 #define BEST_BLOCKS 64u // of a row
 
-/* logits (rows, vocab) -> mapped memory: ids of the largest, and, unless the job wants no more, all of them.
- */
+/* logits (rows, vocab) -> mapped memory: what the job wants of them. */
 struct best_args {
     const job *j;
     const float *logits;
     uint32_t vocab;
     float *logits_host;
     int32_t *ids_host;
-    unsigned long long *part; // (rows, BEST_BLOCKS)
+    struct backend_candidates *candidates_host;
+    unsigned long long *part; // (rows, BEST_BLOCKS, BACKEND_CANDIDATES)
+    double2 *mass;            // (rows, BEST_BLOCKS)
     uint32_t *arrived;        // (rows) zero between launches
 };
 cudaError_t launch_best(const best_args &a, uint32_t rows, cudaStream_t stream);

@@ -31,6 +31,9 @@ struct shape {
     kv_layout kv;
 };
 
+/* What of a row's logits goes to the host: all of them, the largest one's id, or the largest ones. */
+enum want { WANT_ALL, WANT_BEST, WANT_CANDIDATES };
+
 /* What one job is about; the host writes it into mapped memory, the job's first kernel copies it to the
  * device. Counters run through the life of a lane and are compared modulo 2^32. */
 struct job {
@@ -40,7 +43,8 @@ struct job {
     uint32_t ring_mask;
     uint32_t resume_base, publish_base; // value of the flags before this job's first step
     uint32_t deadline_s;
-    uint32_t best_only; // of logits the largest one's id
+    uint32_t want; // of logits: enum want
+    double scale;  // 1 / temperature of candidates
 };
 
 /* Mapped, pinned: where a lane's GPU work and the host meet. Each word on its own cache line. */

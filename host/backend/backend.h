@@ -82,9 +82,22 @@ struct backend_job {
     const int32_t *ids;   // (tokens), copied by backend_start
     uint32_t logits_from; // logits are made for rows >= this; = tokens: for none
     bool best_only;       // of rows with logits best() is asked for instead of logits()
+    bool candidates;   // of up to 16 rows with logits candidates() is asked for, logits() seldom: it may take
+                       // time. Only where ops->candidates
+    float temperature; // of candidates' second sum; 0 counts as 1
     uint32_t hidden_from; // MAIN: rows >= this leave their hidden state for MTP jobs, others need not
     uint32_t first_key;   // MTP: attention begins at this position, a multiple of BACKEND_KEY_UNIT. Not 0:
                           // only where ops->mtp_window
+};
+
+/* A row's largest logits in falling order, of equal ones (-0 equals 0) the lower id first, a NaN before
+ * everything, and sums over all ids in double precision. */
+#define BACKEND_CANDIDATES 256u
+struct backend_candidates {
+    uint32_t count;
+    int32_t id[BACKEND_CANDIDATES];
+    float logit[BACKEND_CANDIDATES];
+    double mass, tempered; // of exp(logit - largest), and of exp((logit - largest) / temperature)
 };
 
 enum backend_event { BACKEND_BUSY, BACKEND_MLP, BACKEND_DONE, BACKEND_FAILED };
@@ -127,6 +140,9 @@ struct backend_ops {
     int (*kv_save)(struct backend *b, backend_seq seq, uint32_t positions, void *image, struct error *err);
     int (*kv_load)(struct backend *b, backend_seq seq, uint32_t positions, const void *image,
                    struct error *err);
+    /* After DONE of a job with `candidates`; valid until the lane's next start. NULL: this backend has none.
+     */
+    const struct backend_candidates *(*candidates)(struct backend *b, uint32_t lane, uint32_t row);
     bool mtp_window; // the MTP layer can do without the positions before a job's first_key
 };
 

@@ -62,7 +62,9 @@ struct generated {
     bool accepted;                    // it came from an accepted draft
     double t_ms;                      // since the generation was started
     double gpu_ms, flock_ms, wait_ms; // of the round it came from: backend, ducks computing, engine idle
-    const float *logits;              // (vocab) valid during the callback; NULL: request.ids_only
+    // Where it came from, valid during the callback. One of them, none with request.ids_only.
+    const float *logits; // (vocab)
+    const struct backend_candidates *candidates;
 };
 
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };

@@ -82,6 +82,9 @@ int generation__admit(struct generation *g)
         return rc;
     }
     g->sequence.best_only = g->request.ids_only && sampler_takes_largest(g->sampler);
+    g->sequence.candidates =
+        !g->sequence.best_only && e->backend->ops->candidates && sampler_takes_candidates(g->sampler);
+    g->sequence.temperature = sampler_temperature(g->sampler);
     drafts_begin(&e->drafts, &g->drafts);
     if (e->set.mtp_window) choose_hidden(g);
     g->stage = STAGE_PREFILL;
@@ -205,13 +208,22 @@ static bool is_eos(const struct model_config *c, int32_t id)
     return false;
 }
 
-/* The next token from a row's logits, or from where they are. -1: it failed. */
-static int32_t choose(struct generation *g, uint32_t lane, uint32_t row, const float *logits)
+/* The next token from a row's logits, or from where they are; says what it came from. -1: it failed. */
+static int32_t choose(struct generation *g, uint32_t lane, uint32_t row, struct generated *t)
 {
     struct backend *b = g->engine->backend;
     uint64_t began = clock_ns();
-    int32_t id = g->sequence.best_only ? b->ops->best(b, lane, row)
-                                       : sampler_sample(g->sampler, logits, g->sequence.count);
+    int32_t id;
+    if (g->sequence.best_only) {
+        id = b->ops->best(b, lane, row);
+    } else {
+        if (g->sequence.candidates) t->candidates = b->ops->candidates(b, lane, row);
+        if (!t->candidates || !sampler_choose(g->sampler, t->candidates, g->sequence.count, &id)) {
+            t->candidates = NULL;
+            t->logits = b->ops->logits(b, lane, row);
+            id = sampler_sample(g->sampler, t->logits, g->sequence.count);
+        }
+    }
     trace_span(TRACE_ENGINE, 0, "sample", began, clock_ns(), TRACE_NO_LAYER, g->sequence.count, 1);
     if (id >= 0) return id;
     int rc = error_set(&g->result.error, -EDOM,
@@ -222,19 +234,16 @@ static int32_t choose(struct generation *g, uint32_t lane, uint32_t row, const f
 }
 
 /* Keeps a token and tells the caller; ends the generation where it has to end. */
-static void keep(struct generation *g, int32_t id, const float *logits, uint32_t lane, bool accepted)
+static void keep(struct generation *g, int32_t id, struct generated t)
 {
     uint64_t now = clock_ns();
-    struct generated t = {.index = g->result.generated_tokens,
-                          .id = id,
-                          .stop = !g->request.ignore_eos && is_eos(&g->engine->model->config, id),
-                          .lane = lane,
-                          .accepted = accepted,
-                          .t_ms = ms(now - g->started_ns),
-                          .gpu_ms = ms(g->times.backend_ns),
-                          .flock_ms = ms(g->times.flock_ns),
-                          .wait_ms = ms(g->times.idle_ns),
-                          .logits = logits};
+    t.index = g->result.generated_tokens;
+    t.id = id;
+    t.stop = !g->request.ignore_eos && is_eos(&g->engine->model->config, id);
+    t.t_ms = ms(now - g->started_ns);
+    t.gpu_ms = ms(g->times.backend_ns);
+    t.flock_ms = ms(g->times.flock_ns);
+    t.wait_ms = ms(g->times.idle_ns);
     sequence_push(&g->sequence, id);
     sampler_accept(g->sampler, id);
     if (g->result.generated_tokens++ == 0) {
@@ -253,16 +262,15 @@ static void keep(struct generation *g, int32_t id, const float *logits, uint32_t
 /* Row i of the round: samples and keeps it. Returns the token, -1 if there is none. */
 static int32_t take_row(struct generation *g, uint32_t lane, uint32_t row, bool accepted)
 {
-    struct backend *b = g->engine->backend;
-    const float *logits = g->sequence.best_only ? NULL : b->ops->logits(b, lane, row);
-    int32_t id = choose(g, lane, row, logits);
+    struct generated t = {.lane = lane, .accepted = accepted};
+    int32_t id = choose(g, lane, row, &t);
     if (id < 0) return -1;
     if (g->verifying && !accepted) {
         g->result.drafts_proposed++;
         g->result.drafts_accepted += id == g->draft;
         drafts_judged(&g->drafts, id == g->draft);
     }
-    keep(g, id, logits, lane, accepted);
+    keep(g, id, t);
     return id;
 }
 

@@ -3,7 +3,11 @@
  *
  * Top-k, top-p and min-p each keep a prefix of the candidates in descending order, so all three together
  * keep the shortest of the prefixes. The order is made lazily: a heap over the vocabulary, built in
- * linear time, from which only the kept prefix is taken. Without any of them the draw walks the ids. */
+ * linear time, from which only the kept prefix is taken. Without any of them the draw walks the ids.
+ *
+ * Where a backend hands over its largest logits alone, they are that order's beginning. The mass of all ids
+ * is then known but for a rounding error: a choice that this error or an id beyond could change is not made.
+ */
 #include "host/engine/sampler.h"
 
 #include <errno.h>
@@ -85,6 +89,17 @@ struct sampler *sampler_open(uint32_t vocab, const struct sampling *s)
     return out;
 }
 
+bool sampler_takes_candidates(const struct sampler *s)
+{
+    if (s->adjusts || s->s.top_k >= (int32_t)BACKEND_CANDIDATES) return false;
+    return s->truncates || s->s.temperature <= 0.0f;
+}
+
+float sampler_temperature(const struct sampler *s)
+{
+    return s->s.temperature;
+}
+
 bool sampler_takes_largest(const struct sampler *s)
 {
     return !s->adjusts && s->s.temperature <= 0.0f;
@@ -147,33 +162,58 @@ static struct candidate *take_best(struct candidate *heap, size_t count)
     return &heap[count - 1];
 }
 
-/* Draws from candidates in descending order, heap[count - 1] first. mass: of all of them, which top_p is a
- * share of. */
-static int32_t draw_ordered(struct sampler *s, size_t count, double mass, double u)
+/* Candidates in descending order lie at heap[count - 1] and below; `taken` of them are there, the others
+ * still in the heap. Not `all`: there are more beyond them, which weigh at most what the last one does. least
+ * and most: bounds of the mass of all of them, which top_p is a share of. */
+struct order {
+    size_t count, taken;
+    bool all;
+    double least, most;
+};
+
+static const struct candidate *candidate_at(struct sampler *s, struct order *o, size_t i)
 {
-    struct candidate *heap = s->heap;
-    for (size_t i = count / 2; i-- > 0;) sift_down(heap, count, i);
-    size_t keep = count;
-    if (s->s.top_k > 0 && (size_t)s->s.top_k < count) {
+    for (; o->taken <= i; o->taken++) take_best(s->heap, o->count - o->taken);
+    return &s->heap[o->count - 1 - i];
+}
+
+/* -1: what is known does not decide it. */
+static int32_t draw_ordered(struct sampler *s, struct order *o, double u)
+{
+    size_t keep = o->count;
+    if (s->s.top_k > 0 && (size_t)s->s.top_k < o->count) {
         keep = (size_t)s->s.top_k;
-        mass = 0.0;
-        for (size_t i = 0; i < keep; i++) mass += (double)take_best(heap, count - i)->weight;
+        o->least = 0.0;
+        for (size_t i = 0; i < keep; i++) o->least += (double)candidate_at(s, o, i)->weight;
+        o->most = o->least;
     }
-    bool ordered = keep < count;
-    double target = s->s.top_p < 1.0f ? (double)s->s.top_p * mass : INFINITY, kept = 0.0;
+    const bool share = s->s.top_p < 1.0f;
+    const double least = share ? (double)s->s.top_p * o->least : INFINITY,
+                 most = share ? (double)s->s.top_p * o->most : INFINITY;
+    double kept = 0.0;
     size_t n = 0;
-    while (n < keep && (n == 0 || kept < target)) {
-        const struct candidate *c = ordered ? &heap[count - 1 - n] : take_best(heap, count - n);
+    while (n < keep && (n == 0 || kept < most)) {
+        if (n > 0 && kept >= least) return -1;
+        const struct candidate *c = candidate_at(s, o, n);
         if (n > 0 && c->weight < s->s.min_p) break; // the largest weight is 1
         kept += (double)c->weight;
         n++;
     }
+    if (n == o->count && !o->all && kept < most) return -1;
     double left = u * kept;
     for (size_t i = 0; i < n; i++) {
-        left -= (double)heap[count - 1 - i].weight;
-        if (left < 0.0) return heap[count - 1 - i].id;
+        left -= (double)s->heap[o->count - 1 - i].weight;
+        if (left < 0.0) return s->heap[o->count - 1 - i].id;
     }
-    return heap[count - n].id; // rounding left a crumb: the last one kept
+    return s->heap[o->count - n].id; // rounding left a crumb: the last one kept
+}
+
+/* Of a logit that is not the largest; below the smallest normal float there is none. scale: 1 / temperature.
+ */
+static float weight_of(float logit, float largest, double scale)
+{
+    double e = ((double)logit - (double)largest) * scale;
+    return e < -87.0 ? 0.0f : expf((float)e);
 }
 
 int32_t sampler_sample(struct sampler *s, const float *logits, uint64_t position)
@@ -182,21 +222,62 @@ int32_t sampler_sample(struct sampler *s, const float *logits, uint64_t position
     int32_t best = largest_logit(l, s->vocab);
     if (best < 0 || s->s.temperature <= 0.0f) return best;
 
-    double scale = 1.0 / (double)s->s.temperature, top = (double)l[best], mass = 0.0;
+    double scale = 1.0 / (double)s->s.temperature, mass = 0.0;
     size_t count = 0;
     for (uint32_t i = 0; i < s->vocab; i++) {
-        double e = ((double)l[i] - top) * scale;
-        if (i != (uint32_t)best && e < -87.0) continue; // weight below the smallest normal float: none
-        float w = i == (uint32_t)best ? 1.0f : expf((float)e);
+        float w = i == (uint32_t)best ? 1.0f : weight_of(l[i], l[best], scale);
+        if (w == 0.0f) continue;
         s->heap[count++] = (struct candidate){l[i], w, (int32_t)i};
         mass += (double)w;
     }
     double u = rng_uniform(s->s.seed, position);
-    if (s->truncates) return draw_ordered(s, count, mass, u);
+    if (s->truncates) {
+        for (size_t i = count / 2; i-- > 0;) sift_down(s->heap, count, i);
+        return draw_ordered(s, &(struct order){.count = count, .all = true, .least = mass, .most = mass}, u);
+    }
     double left = u * mass;
     for (size_t i = 0; i < count; i++) {
         left -= (double)s->heap[i].weight;
         if (left < 0.0) return s->heap[i].id;
     }
     return s->heap[count - 1].id;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* The mass as sampler_sample() has it, ids in their order; the heap holds all ids that weigh anything. */
+static double exact_mass(struct sampler *s, size_t count)
+{
+    struct candidate sorted[BACKEND_CANDIDATES];
+    double mass = 0.0;
+    memcpy(sorted, s->heap, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, by_id);
+    for (size_t i = 0; i < count; i++) mass += (double)sorted[i].weight;
+    return mass;
+}
+
+bool sampler_choose(struct sampler *s, const struct backend_candidates *c, uint64_t position, int32_t *id)
+{
+    const float top = c->logit[0];
+    const double scale = 1.0 / (double)s->s.temperature;
+    *id = isfinite(top) ? c->id[0] : -1;
+    if (*id < 0 || s->s.temperature <= 0.0f) return true;
+    size_t count = 1;
+    while (count < c->count && weight_of(c->logit[count], top, scale) > 0.0f) count++;
+    struct order o = {.count = count, .taken = count, .all = count < c->count || c->count == s->vocab};
+    if (!sampler_takes_candidates(s) || (!o.all && s->s.top_k >= (int32_t)count)) return false;
+    for (size_t i = 0; i < count; i++)
+        s->heap[count - 1 - i] =
+            (struct candidate){c->logit[i], i == 0 ? 1.0f : weight_of(c->logit[i], top, scale), c->id[i]};
+    // Weights are floats of a rounded exponent: |e| x 2^-25, and what is beyond e = -32 is no part of any
+    // mass.
+    const double slack = 0x1p-19;
+    o.least = o.all ? exact_mass(s, count) : c->tempered * (1.0 - slack);
+    o.most = o.all ? o.least : c->tempered * (1.0 + slack);
+    *id = draw_ordered(s, &o, rng_uniform(s->s.seed, position));
+    return *id >= 0;
 }

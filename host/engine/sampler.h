@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "host/util/error.h"
+#include "host/backend/backend.h"
 
 struct logit_bias {
     int32_t id;
@@ -39,6 +39,14 @@ void sampler_close(struct sampler *s);
 /* Samples for `position` (of the token to be chosen). logits[vocab] are not changed. -1: the adjusted logits
  * hold a NaN or +Inf, or nothing but -Inf. */
 int32_t sampler_sample(struct sampler *s, const float *logits, uint64_t position);
+/* The same from a row's largest logits (made with sampler_temperature()): true with *id as sampler_sample()
+ * would have it, or false: they do not decide it, all logits must be asked. Makes sense if
+ * sampler_takes_candidates(). */
+bool sampler_choose(struct sampler *s, const struct backend_candidates *c, uint64_t position, int32_t *id);
+/* Samples come from a few of the largest logits as they come: nothing adjusts them, and greedy choice, top-k,
+ * top-p or min-p ends the choice. A draw from all ids goes by their order and needs every logit. */
+bool sampler_takes_candidates(const struct sampler *s);
+float sampler_temperature(const struct sampler *s);
 /* Every sample is the largest of the logits as they come, so that its id is enough. */
 bool sampler_takes_largest(const struct sampler *s);
 /* A generated token was kept: penalties count it. */

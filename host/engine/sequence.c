@@ -66,6 +66,8 @@ struct backend_job sequence_main_job(const struct sequence *s, uint32_t rows, ui
                                 .ids = s->ids + s->main_done,
                                 .logits_from = logits_from,
                                 .best_only = s->best_only,
+                                .candidates = s->candidates,
+                                .temperature = s->temperature,
                                 .hidden_from = less(s->hidden_from, s->main_done)};
 }
 

@@ -20,6 +20,8 @@ struct sequence {
     uint32_t main_done;
     uint32_t mtp_from, mtp_done; // may lie beyond main_done: then nothing of the MTP layer is right yet
     bool best_only;              // of the main model's rows only the largest logit's id is wanted
+    bool candidates;             // of those only the largest ones
+    float temperature;           // of candidates
     uint32_t hidden_from;        // the main model's rows from here on leave their hidden states
 };
 

@@ -56,20 +56,30 @@ static struct token_logprob *new_logprob(struct job_output *out)
 }
 
 /* Keeps the `want` largest, in falling order; ties go to the lower id. */
-static void collect_top(struct token_logprob *l, uint32_t want, const float *logits, uint32_t vocab,
-                        double shift)
+static void collect_top(struct token_logprob *l, uint32_t want, int32_t id, float value)
 {
-    for (uint32_t i = 0; i < vocab; i++) {
-        float value = (float)((double)logits[i] - shift);
-        if (l->top_count == want && !(value > l->top[want - 1])) continue;
-        uint32_t at = l->top_count < want ? l->top_count++ : want - 1;
-        for (; at > 0 && value > l->top[at - 1]; at--) {
-            l->top[at] = l->top[at - 1];
-            l->top_id[at] = l->top_id[at - 1];
-        }
-        l->top[at] = value;
-        l->top_id[at] = (int32_t)i;
+    const bool full = l->top_count == want;
+    if (want == 0 ||
+        (full && !(value > l->top[want - 1] || (value == l->top[want - 1] && id < l->top_id[want - 1]))))
+        return;
+    uint32_t at = full ? want - 1 : l->top_count++;
+    for (; at > 0 && (value > l->top[at - 1] || (value == l->top[at - 1] && id < l->top_id[at - 1])); at--) {
+        l->top[at] = l->top[at - 1];
+        l->top_id[at] = l->top_id[at - 1];
     }
+    l->top[at] = value;
+    l->top_id[at] = id;
+}
+
+/* Logarithm of what probabilities are divided by. */
+static double log_mass(const struct generated *g, uint32_t vocab)
+{
+    if (g->candidates) return (double)g->candidates->logit[0] + log(g->candidates->mass);
+    float top = g->logits[0];
+    for (uint32_t i = 1; i < vocab; i++) top = g->logits[i] > top ? g->logits[i] : top;
+    double sum = 0;
+    for (uint32_t i = 0; i < vocab; i++) sum += exp((double)g->logits[i] - (double)top);
+    return (double)top + log(sum);
 }
 
 /* Of the model's own distribution, before temperature and the like. */
@@ -78,14 +88,16 @@ static void add_logprob(const struct job *j, const struct job_text *t, const str
 {
     struct token_logprob *l = new_logprob(out);
     if (!l) return;
-    float top = g->logits[0];
-    for (uint32_t i = 1; i < t->vocab; i++) top = g->logits[i] > top ? g->logits[i] : top;
-    double sum = 0;
-    for (uint32_t i = 0; i < t->vocab; i++) sum += exp((double)g->logits[i] - (double)top);
-    double shift = (double)top + log(sum);
-    *l = (struct token_logprob){.id = g->id, .logprob = (float)((double)g->logits[g->id] - shift)};
-    uint32_t want = j->top_logprobs < t->vocab ? j->top_logprobs : t->vocab;
-    if (want) collect_top(l, want, g->logits, t->vocab, shift);
+    const double shift = log_mass(g, t->vocab);
+    const uint32_t want = j->top_logprobs < t->vocab ? j->top_logprobs : t->vocab;
+    const uint32_t count = g->candidates ? g->candidates->count : t->vocab;
+    *l = (struct token_logprob){.id = g->id};
+    for (uint32_t i = 0; i < count; i++) {
+        const int32_t id = g->candidates ? g->candidates->id[i] : (int32_t)i;
+        const float value = (float)((double)(g->candidates ? g->candidates->logit[i] : g->logits[i]) - shift);
+        if (id == g->id) l->logprob = value;
+        collect_top(l, want, id, value);
+    }
 }
 
 /* ---- calls ---- */

@@ -1,6 +1,7 @@
 /* test_cuda_exact.c: a token's bits depend on its own sequence only: not on the rows of its job, on other
  * lanes, on whether a graph is replayed, on jobs dropped before; sequences can be copied; bad jobs are
  * refused. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,6 +55,42 @@ static void ignore_row(void *ctx, const char *name, uint32_t layer, uint32_t pos
 {
     (void)name, (void)layer, (void)position, (void)f, (void)i, (void)n;
     ++*(size_t *)ctx;
+}
+
+/* Of each row the largest logits in order, the sums, and then the row itself: the same bits. */
+static void compare_candidates(struct bed *bed, const struct text *t, uint32_t p, const float *want)
+{
+    const uint32_t vocab = bed->model.config.vocab_size;
+    for (uint32_t n = 1; n <= 16; n += 3) { // as graphs and step by step
+        const struct backend_job job = {.kind = BACKEND_MAIN,
+                                        .seq = t->seq,
+                                        .position = p,
+                                        .tokens = n,
+                                        .ids = t->ids + p,
+                                        .logits_from = n / 3,
+                                        .candidates = true,
+                                        .temperature = 0.5f};
+        bed_run(bed, 0, &job);
+        for (uint32_t r = n / 3; r < n && r < 4; r++) {
+            const struct backend_candidates *c = ops->candidates(bed->b, 0, r);
+            const float *l = want + (size_t)r * vocab;
+            double mass = 0, tempered = 0;
+            assert_int_equal(c->count, vocab < BACKEND_CANDIDATES ? vocab : BACKEND_CANDIDATES);
+            for (uint32_t i = 0; i < vocab; i++) {
+                mass += exp((double)l[i] - (double)c->logit[0]);
+                tempered += exp(((double)l[i] - (double)c->logit[0]) / 0.5);
+            }
+            assert_true(fabs(c->mass / mass - 1) < 1e-12 && fabs(c->tempered / tempered - 1) < 1e-12);
+            for (uint32_t i = 0; i < c->count; i++) {
+                uint32_t better = 0;
+                for (uint32_t v = 0; v < vocab; v++)
+                    better += l[v] > l[c->id[i]] || (l[v] == l[c->id[i]] && v < (uint32_t)c->id[i]);
+                assert_int_equal(better, i);
+                assert_memory_equal(&c->logit[i], &l[c->id[i]], sizeof *l);
+            }
+            same(bed, 0, r, l, "a row behind its candidates");
+        }
+    }
 }
 
 /* Positions before the model's top-k and beyond. */
@@ -116,6 +153,7 @@ static void test_exact(void **state)
             for (uint32_t r = 0; r < n && r < 4; r++)
                 assert_int_equal(ops->best(bed.b, 0, r), argmax(want + r * vocab, vocab));
         }
+        compare_candidates(&bed, &t[0], p, want);
         struct backend_job jobs[LANES];
         for (uint32_t i = 0; i < LANES; i++)
             jobs[i] = (struct backend_job){.kind = BACKEND_MAIN,

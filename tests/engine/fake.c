@@ -268,6 +268,7 @@ static const float *logits(struct backend *b, uint32_t lane, uint32_t row)
 {
     struct fake_lane *a = &fake_of(b)->lane[lane];
     assert(a->state == FAKE_READY && row >= a->job.logits_from && row < a->job.tokens && !a->job.best_only);
+    fake_of(b)->rows_asked += a->job.candidates;
     return a->logits[row];
 }
 
@@ -276,6 +277,42 @@ static int32_t best(struct backend *b, uint32_t lane, uint32_t row)
     struct fake_lane *a = &fake_of(b)->lane[lane];
     assert(a->state == FAKE_READY && row >= a->job.logits_from && row < a->job.tokens && a->job.best_only);
     return largest_logit(a->logits[row], FAKE_VOCAB);
+}
+
+struct ranked {
+    float logit, rank; // rank: a NaN comes before everything
+    int32_t id;
+};
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    return x->rank != y->rank ? (x->rank > y->rank ? -1 : 1) : x->id - y->id;
+}
+
+/* So few that samplers have to ask for the row now and then. */
+static const struct backend_candidates *candidates(struct backend *b, uint32_t lane, uint32_t row)
+{
+    struct fake_lane *a = &fake_of(b)->lane[lane];
+    assert(a->state == FAKE_READY && row >= a->job.logits_from && row < a->job.tokens && a->job.candidates);
+    struct ranked all[FAKE_VOCAB];
+    for (int32_t i = 0; i < FAKE_VOCAB; i++) {
+        const float l = a->logits[row][i];
+        all[i] = (struct ranked){l, isnan(l) ? INFINITY : l, i};
+    }
+    qsort(all, FAKE_VOCAB, sizeof *all, by_rank);
+    struct backend_candidates *c = &a->candidates[row];
+    *c = (struct backend_candidates){.count = FAKE_CANDIDATES};
+    const double temperature = a->job.temperature > 0.0f ? (double)a->job.temperature : 1.0;
+    for (uint32_t i = 0; i < FAKE_VOCAB; i++) {
+        const double e = (double)all[i].logit - (double)all[0].logit;
+        c->mass += exp(e);
+        c->tempered += exp(e / temperature);
+        if (i >= FAKE_CANDIDATES) continue;
+        c->id[i] = all[i].id;
+        c->logit[i] = all[i].logit;
+    }
+    return c;
 }
 
 static void cancel(struct backend *b, uint32_t lane)
@@ -295,7 +332,8 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .cancel = cancel,
                                             .kv_bytes = kv_bytes,
                                             .kv_save = kv_save,
-                                            .kv_load = kv_load};
+                                            .kv_load = kv_load,
+                                            .candidates = candidates};
 
 /* ---- the flock ---- */
 

@@ -17,7 +17,8 @@ enum {
     FAKE_POSITIONS = 160,
     FAKE_EOS = 39,
     FAKE_SEQS = 32,
-    FAKE_LANES = 8
+    FAKE_LANES = 8,
+    FAKE_CANDIDATES = 6
 };
 
 #define FAKE_NOTHING 0xeeeeeeeeu // in place of a state that was not computed
@@ -41,6 +42,7 @@ struct fake_lane {
     uint32_t h[FAKE_POSITIONS];
     float x[2 * FAKE_POSITIONS], y[2 * FAKE_POSITIONS];
     float logits[FAKE_POSITIONS][FAKE_VOCAB];
+    struct backend_candidates candidates[FAKE_POSITIONS];
     struct mlp_step step; // at the flock
     bool at_flock;
     uint32_t delay;
@@ -73,6 +75,7 @@ struct fake {
 
     struct fake_start start[4096];
     uint32_t starts, most_at_once;
+    uint32_t rows_asked; // whole rows of jobs that wanted candidates
     struct fake_seq last_closed;
 };
 

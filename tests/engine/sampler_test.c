@@ -268,6 +268,71 @@ static void large_vocabulary_equals_a_full_sort(void **state)
     free(order);
 }
 
+/* A backend's largest logits instead of all of them: the same token, or the admission that they do not
+ * decide. */
+static void candidates_decide_as_all_logits_do(void **state)
+{
+    (void)state;
+    enum { V = 4000, KINDS = 9 };
+    static const struct sampling kinds[KINDS] = {
+        {.temperature = 0.7f, .top_p = 0.9f, .repetition_penalty = 1},
+        {.temperature = 1.0f, .top_p = 0.95f, .min_p = 0.02f, .repetition_penalty = 1},
+        {.temperature = 1.0f, .top_p = 1.0f, .min_p = 0.05f, .repetition_penalty = 1},
+        {.temperature = 1.3f, .top_p = 1.0f, .top_k = 50, .repetition_penalty = 1},
+        {.temperature = 2.0f, .top_p = 0.8f, .top_k = 255, .repetition_penalty = 1},
+        {.temperature = 0.01f, .top_p = 0.99f, .top_k = 40, .repetition_penalty = 1},
+        {.temperature = 0.02f, .top_p = 0.5f, .repetition_penalty = 1},
+        {.temperature = 50.0f, .top_p = 0.5f, .repetition_penalty = 1},
+        {.temperature = 0.0f, .top_p = 1.0f, .repetition_penalty = 1}};
+    static float l[V];
+    static int32_t order[V];
+    uint32_t decided[KINDS] = {0}, asked = 0;
+    for (uint64_t round = 0; round < 60; round++) {
+        for (uint32_t i = 0; i < V; i++) {
+            double spread = 0;
+            for (uint64_t j = 0; j < 6; j++) spread += rng_uniform(round, i * 8 + j) - 0.5;
+            l[i] = (float)(spread * (double)(round % 5 + 1));
+            if (round % 3 == 0) l[i] = roundf(l[i] * 4) * 0.25f; // ties
+            order[i] = (int32_t)i;
+        }
+        sort_logits = l;
+        qsort(order, V, sizeof *order, descending);
+        for (uint32_t k = 0; k < KINDS; k++) {
+            struct sampler *p = sampler_open(V, &kinds[k]);
+            const double scale = kinds[k].temperature > 0.0f ? 1.0 / (double)kinds[k].temperature : 1.0;
+            struct backend_candidates c = {.count = BACKEND_CANDIDATES};
+            for (uint32_t i = 0; i < V; i++) {
+                c.mass += exp((double)l[i] - (double)l[order[0]]);
+                c.tempered += exp(((double)l[i] - (double)l[order[0]]) * scale);
+                if (i < BACKEND_CANDIDATES) c.id[i] = order[i], c.logit[i] = l[order[i]];
+            }
+            assert_true(sampler_takes_candidates(p));
+            for (uint64_t at = 0; at < 20; at++) {
+                int32_t id = -2;
+                if (!sampler_choose(p, &c, at, &id)) {
+                    asked++;
+                    continue;
+                }
+                decided[k]++;
+                assert_int_equal(id, sampler_sample(p, l, at));
+            }
+            sampler_close(p);
+        }
+    }
+    for (uint32_t k = 0; k < KINDS; k++) {
+        print_message("temperature %g: %u of 1200 decided\n", (double)kinds[k].temperature, decided[k]);
+        if (kinds[k].temperature < 50.0f) assert_true(decided[k] > 0);
+    }
+    assert_true(asked > 0);
+    struct sampling all = with(1.0f), many = with(1.0f);
+    many.top_k = (int32_t)BACKEND_CANDIDATES;
+    struct sampler *a = sampler_open(V, &all), *b = sampler_open(V, &many);
+    assert_false(sampler_takes_candidates(a));
+    assert_false(sampler_takes_candidates(b));
+    sampler_close(a);
+    sampler_close(b);
+}
+
 static void impossible_parameters_are_refused(void **state)
 {
     (void)state;
@@ -313,6 +378,7 @@ int main(void)
         cmocka_unit_test(penalties_count_generated_tokens),
         cmocka_unit_test(bias_forbids_and_forces),
         cmocka_unit_test(large_vocabulary_equals_a_full_sort),
+        cmocka_unit_test(candidates_decide_as_all_logits_do),
         cmocka_unit_test(impossible_parameters_are_refused),
         cmocka_unit_test(random_numbers_are_uniform),
     };
