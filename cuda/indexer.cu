@@ -1,9 +1,10 @@
 /* indexer.cu: scores of cached positions and the exact choice of the best index_topk of them.
  *
- * score = sum over heads of relu(q . k) x w, heads in a fixed order, fp32. Chosen are the index_topk largest;
+ * score = sum over heads of relu(q . k) x w, heads in a fixed order, here in fp32 over any cache
+ * (indexer_tensor.cu serves bf16 and fp8). Chosen are the index_topk largest;
  * equal scores (-0 counts as 0) go to the lower position. Rows that may see everything are skipped. */
+#include "cuda/indexer.cuh"
 #include "cuda/kv.cuh"
-#include "cuda/layer.cuh"
 
 #define TILE 32u
 #define WARPS 8u
@@ -205,6 +206,7 @@ __global__ void __launch_bounds__(1024)
 cudaError_t launch_scores(const shape &s, enum kv_dtype dtype, const index_args &a, uint32_t rows,
                           uint32_t positions, cudaStream_t stream)
 {
+    if (scores_tensor_serves(s, dtype)) return scores_tensor_launch(s, dtype, a, rows, positions, stream);
     const size_t bytes = ((size_t)s.index_heads * s.index_dim + TILE * (s.index_dim + 4)) * sizeof(float);
     const uint32_t blocks = div_up(positions, TILE) < 1024 ? div_up(positions, TILE) : 1024;
     auto kernel = dtype == KV_F32    ? scores_kernel<KV_F32>

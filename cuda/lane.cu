@@ -77,8 +77,9 @@ size_t lane_layout(struct lane *l, uint8_t *memory)
     l->qa = take<float>(&c, rows * s.heads * (s.latent + s.rope));
     l->part = take<float>(&c, parts * s.heads * ATTENTION_SPLITS * s.latent);
     l->part_ml = take<float>(&c, parts * s.heads * ATTENTION_SPLITS * 2);
-    l->scores = take<float>(&c, s.index_topk ? parts * l->z.positions : 0);
-    l->topk = take<int32_t>(&c, parts * s.index_topk);
+    const size_t scored = l->big.on ? (rows < SCORED_ROWS ? rows : SCORED_ROWS) : parts;
+    l->scores = take<float>(&c, s.index_topk ? scored * l->z.positions : 0);
+    l->topk = take<int32_t>(&c, scored * s.index_topk);
     const size_t slices = parts * blocks_of(s.hidden);
     l->squares = take<float>(&c, slices);
     l->router = take<float>(&c, (rows > slices ? rows : slices) * s.experts);

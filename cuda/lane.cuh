@@ -11,8 +11,9 @@
 #include "cuda/model.cuh"
 #include "cuda/prefill.cuh"
 
-#define GRAPH_ROWS 4u // jobs up to this size are graphs
-#define PART_ROWS 16u // rows whose attention runs in one launch
+#define GRAPH_ROWS 4u    // jobs up to this size are graphs
+#define PART_ROWS 16u    // rows whose attention runs in one launch
+#define SCORED_ROWS 128u // rows of a large job that choose their positions in one launch
 
 struct lane_sizes {
     uint32_t rows, positions, vocab; // largest job, longest sequence

@@ -216,7 +216,7 @@ static int attend_dense(struct lane *l, const chain *k, uint32_t index, uint32_t
     return 0;
 }
 
-/* Rows from `first` on, each with its own choice of positions, as in decode. */
+/* Rows from `first` on, each with its own choice of positions: the kernels of decode, many rows a launch. */
 static int attend_sparse(struct lane *l, const chain *k, uint32_t index, uint32_t first, struct error *err)
 {
     const shape &s = l->s;
@@ -225,14 +225,18 @@ static int attend_sparse(struct lane *l, const chain *k, uint32_t index, uint32_
     const keys_args ka = {&y->keys, l->rope + (size_t)first * (s.rope / 2),
                           l->q + (size_t)first * s.heads * (s.nope + s.rope), l->qa + (size_t)first * width};
     GPU_TRY(launch_keys(s, ka, rows, l->stream));
-    for (uint32_t r = first; r < k->rows; r += PART_ROWS) {
-        const uint32_t n = k->rows - r < PART_ROWS ? k->rows - r : PART_ROWS;
-        index_args ia = {l->j, index, r, l->iq, l->iw, l->scores, l->z.positions, l->topk, false};
-        GPU_TRY(launch_scores(s, l->z.dtype, ia, n, l->z.positions, l->stream));
+    for (uint32_t r = first; r < k->rows; r += SCORED_ROWS) {
+        const uint32_t n = k->rows - r < SCORED_ROWS ? k->rows - r : SCORED_ROWS;
+        const index_args ia = {l->j, index, r, l->iq, l->iw, l->scores, l->z.positions, l->topk, false};
+        GPU_TRY(launch_scores(s, l->z.dtype, ia, n, k->position + k->rows, l->stream));
         GPU_TRY(launch_topk(s, ia, n, l->stream));
-        const attention_args aa = {l->j, index, r, l->qa, l->topk, l->part, l->part_ml};
-        GPU_TRY(launch_attention(s, l->z.dtype, aa, n, l->stream));
-        GPU_TRY(launch_values(s, &y->values, aa, l->big.ov, n, l->stream));
+        for (uint32_t i = 0; i < n; i += PART_ROWS) {
+            const uint32_t part = n - i < PART_ROWS ? n - i : PART_ROWS;
+            const attention_args aa = {l->j,    index,     r + i, l->qa, l->topk + (size_t)i * s.index_topk,
+                                       l->part, l->part_ml};
+            GPU_TRY(launch_attention(s, l->z.dtype, aa, part, l->stream));
+            GPU_TRY(launch_values(s, &y->values, aa, l->big.ov, part, l->stream));
+        }
     }
     return 0;
 }

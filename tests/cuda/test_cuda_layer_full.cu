@@ -447,6 +447,148 @@ static void test_weigh(rig *t, float *squares)
     near("norm within a product", got, want, 2 * 1536, 1e-6);
 }
 
+/* Scores of a group of rows with a random cache in bf16: as good as in double precision, the same bits for a
+ * row alone, and the best positions of those scores. */
+static void test_scores(rig *t)
+{
+    const shape &s = t->l.s;
+    const uint32_t rows = 20, position = 4000, n = position + rows, width = s.index_heads * s.index_dim;
+    float *q = (float *)malloc(rows * (width + s.index_heads) * sizeof(float)), *w = q + rows * width;
+    float *keys = (float *)malloc(n * s.index_dim * sizeof(float));
+    float *got = (float *)malloc(2 * n * sizeof(float)), *alone = got + n,
+          *want = (float *)malloc(n * sizeof(float));
+    plain("scores.q", q, rows * width), plain("scores.w", w, rows * s.index_heads),
+        plain("scores.k", keys, n * s.index_dim);
+    for (uint32_t p = 0; p < n; p++) { // small integers / 64: exact in bf16
+        uint16_t row[128];
+        for (uint32_t i = 0; i < s.index_dim; i++) {
+            uint32_t bits;
+            memcpy(&bits, keys + p * s.index_dim + i, 4);
+            row[i] = (uint16_t)(bits >> 16);
+        }
+        cuda_must(cudaMemcpy(s.kv.base + index_row_at(t, p), row, s.index_dim * 2, cudaMemcpyDefault),
+                  "copy");
+    }
+    for (uint32_t i = 0; i < rows * width; i++) q[i] = (q[i] + 1e-3f) / 3; // 24 bits of them count
+    cuda_must(cudaMemcpy(t->l.iq, q, rows * width * sizeof(float), cudaMemcpyDefault), "copy");
+    cuda_must(cudaMemcpy(t->l.iw, w, rows * s.index_heads * sizeof(float), cudaMemcpyDefault), "copy");
+    t->l.c->next = {position, rows, t->pages, nullptr, 0, 0, 0, 1};
+    cuda_must(launch_begin(s, t->l.c, t->l.j, t->m.inv_freq, t->l.rope, nullptr, t->l.h, rows, t->l.stream),
+              "begin");
+    float *all;
+    int32_t *chosen, *list = (int32_t *)malloc(s.index_topk * sizeof *list);
+    cuda_must(cudaMalloc((void **)&all, rows * POSITIONS * sizeof(float)), "malloc");
+    cuda_must(cudaMalloc((void **)&chosen, rows * s.index_topk * sizeof(int32_t)), "malloc");
+    index_args a = {t->l.j, 0, 0, t->l.iq, t->l.iw, all, POSITIONS, chosen, false};
+    cuda_must(launch_scores(s, KV_BF16, a, rows, n, t->l.stream), "scores");
+    cuda_must(launch_topk(s, a, rows, t->l.stream), "top-k");
+    a.scores = t->l.scores;
+    bool same = true, best = true;
+    for (uint32_t r = 0; r < rows; r += 19) {
+        const uint32_t seen = position + r + 1;
+        a.row0 = r;
+        cuda_must(launch_scores(s, KV_BF16, a, 1, POSITIONS, t->l.stream), "scores");
+        cuda_must(cudaStreamSynchronize(t->l.stream), "scores");
+        cuda_must(cudaMemcpy(got, all + (size_t)r * POSITIONS, seen * sizeof(float), cudaMemcpyDefault),
+                  "copy");
+        cuda_must(cudaMemcpy(alone, t->l.scores, seen * sizeof(float), cudaMemcpyDefault), "copy");
+        cuda_must(cudaMemcpy(list, chosen + (size_t)r * s.index_topk, s.index_topk * sizeof *list,
+                             cudaMemcpyDefault),
+                  "copy");
+        same = same && !memcmp(got, alone, seen * sizeof(float));
+        for (uint32_t p = 0; p < seen; p++) {
+            double sum = 0;
+            for (uint32_t h = 0; h < s.index_heads; h++) {
+                double dot = 0;
+                for (uint32_t i = 0; i < s.index_dim; i++)
+                    dot += (double)q[(size_t)r * width + h * s.index_dim + i] * keys[p * s.index_dim + i];
+                if (dot > 0) sum += dot * w[r * s.index_heads + h];
+            }
+            want[p] = (float)sum;
+        }
+        near("index scores", got, want, seen, 1e-6);
+        for (uint32_t p = 0, at = 0, better; p < seen; p++) {
+            better = 0;
+            for (uint32_t o = 0; o < seen; o++) better += got[o] > got[p] || (got[o] == got[p] && o < p);
+            if (better < s.index_topk) best = best && list[at++] == (int32_t)p;
+        }
+    }
+    printf("scores of a row alone    %s\n", same ? "the same bits" : "FAILED: other bits");
+    printf("positions chosen         %s\n", best ? "the best" : "FAILED: others");
+    failures += !same + !best;
+    cudaFree(all), cudaFree(chosen);
+    free(q), free(keys), free(got), free(want), free(list);
+}
+
+static const float *sorted_logits;
+
+static int falling(const void *a, const void *b)
+{
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    if (sorted_logits[x] != sorted_logits[y]) return sorted_logits[x] > sorted_logits[y] ? -1 : 1;
+    return x - y;
+}
+
+/* The largest logits of rows of `vocab` beside a full sort, and what they are shares of; ties, infinities, a
+ * NaN. */
+static void test_candidates(cudaStream_t stream, job *j, uint32_t vocab)
+{
+    enum { ALL = 4 };
+    float *logits = (float *)malloc(ALL * (size_t)vocab * sizeof(float)), *device;
+    int32_t *order = (int32_t *)malloc(vocab * sizeof *order), *best;
+    best_args a = {};
+    job wanted = {};
+    wanted.want = WANT_CANDIDATES;
+    wanted.scale = 1.0 / 0.6f;
+    cuda_must(cudaMemcpy(j, &wanted, sizeof wanted, cudaMemcpyDefault), "copy");
+    for (size_t i = 0; i < ALL * (size_t)vocab; i++) {
+        const uint64_t z = word(9, i);
+        logits[i] = (float)(int32_t)(z >> 40 & 0xffff) / 8192.0f - 4.0f +
+                    (float)(z & 1023) * (i < vocab ? 0.0f : 1e-6f);
+        if (i >= 2 * (size_t)vocab && i < 3 * (size_t)vocab && z % 3) logits[i] = -INFINITY;
+    }
+    logits[3 * (size_t)vocab + vocab / 2] = NAN;
+    cuda_must(cudaMalloc((void **)&device, ALL * (size_t)vocab * sizeof(float)), "malloc");
+    cuda_must(cudaMemcpy(device, logits, ALL * (size_t)vocab * sizeof(float), cudaMemcpyDefault), "copy");
+    cuda_must(cudaMalloc((void **)&a.part, ALL * BEST_BLOCKS * BACKEND_CANDIDATES * sizeof *a.part),
+              "malloc");
+    cuda_must(cudaMalloc((void **)&a.mass, ALL * BEST_BLOCKS * sizeof *a.mass), "malloc");
+    cuda_must(cudaMalloc((void **)&a.arrived, ALL * sizeof *a.arrived), "malloc");
+    cuda_must(cudaMemset(a.arrived, 0, ALL * sizeof *a.arrived), "memset");
+    cuda_must(
+        cudaHostAlloc((void **)&a.candidates_host, ALL * sizeof *a.candidates_host, cudaHostAllocMapped),
+        "pinned");
+    cuda_must(cudaHostAlloc((void **)&best, ALL * sizeof *best, cudaHostAllocMapped), "pinned");
+    a.j = j, a.logits = device, a.vocab = vocab, a.ids_host = best;
+    cuda_must(launch_best(a, ALL, stream), "candidates");
+    cuda_must(cudaStreamSynchronize(stream), "candidates");
+    bool same = best[3] == -1 && isnan(a.candidates_host[3].logit[0]);
+    double off = 0;
+    for (uint32_t r = 0; r < 3; r++) {
+        const backend_candidates *c = a.candidates_host + r;
+        double mass = 0, tempered = 0;
+        sorted_logits = logits + r * (size_t)vocab;
+        for (uint32_t i = 0; i < vocab; i++) order[i] = (int32_t)i;
+        qsort(order, vocab, sizeof *order, falling);
+        same = same && c->count == (vocab < BACKEND_CANDIDATES ? vocab : BACKEND_CANDIDATES) &&
+               best[r] == order[0];
+        for (uint32_t i = 0; same && i < c->count; i++)
+            same = c->id[i] == order[i] && !memcmp(&c->logit[i], &sorted_logits[order[i]], sizeof(float));
+        for (uint32_t i = 0; i < vocab; i++) {
+            const double e = (double)sorted_logits[i] - sorted_logits[order[0]];
+            mass += exp(e), tempered += exp(e * wanted.scale);
+        }
+        off = fmax(off, fmax(fabs(c->mass / mass - 1), fabs(c->tempered / tempered - 1)));
+    }
+    const bool ok = same && off < 1e-12;
+    printf("candidates of %-10u %s, masses off by %.1e%s\n", vocab, same ? "equal" : "differ", off,
+           ok ? "" : "  FAILED");
+    failures += !ok;
+    cudaFree(device), cudaFree(a.part), cudaFree(a.mass), cudaFree(a.arrived);
+    cudaFreeHost(a.candidates_host), cudaFreeHost(best);
+    free(logits), free(order);
+}
+
 /* shared_limit: of the attention kernels, which have a smaller form for smaller devices. */
 static void run(enum kv_dtype dtype, bool big, size_t shared_limit)
 {
@@ -479,6 +621,9 @@ static void run(enum kv_dtype dtype, bool big, size_t shared_limit)
     test_attention(&t, dtype == KV_BF16 ? 1e-2 : big ? 2e-3 : 1e-4, !big);
     if (dtype == KV_F32) test_long(&t), test_router(&t), test_route(&t, squares), test_weigh(&t, squares);
     if (dtype == KV_F32 && big) test_mixed(&t);
+    if (dtype == KV_BF16) test_scores(&t);
+    if (dtype == KV_F32 && !big)
+        for (uint32_t vocab : {100u, 6400u, 129280u, 262147u}) test_candidates(t.l.stream, t.l.j, vocab);
     lane_close(&t.l);
     cudaFree(memory), cudaFree(t.pages), cudaFree(t.l.s.kv.base);
     gpu_model_close(&t.m);
