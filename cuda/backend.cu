@@ -84,8 +84,6 @@ static void size_lanes(struct cuda_backend *c, const struct backend_options *o, 
 /* Rows of recent hidden states, tables of pages; the KV gets what is left. */
 static void size_sequences(struct cuda_backend *c, const struct backend_options *o, struct plan *p)
 {
-    const size_t fixed =
-        c->m.bytes + c->lanes * p->lane_bytes + p->ring_bytes + p->table_bytes + RESERVE_BYTES;
     struct sequences *q = &c->q;
     c->kv = kv_layout_make(c->m.s, c->m.count, c->dtype);
     q->layers = c->m.count;
@@ -98,6 +96,8 @@ static void size_sequences(struct cuda_backend *c, const struct backend_options 
     while (q->count > 4 && ring * q->count > RING_BYTES) q->count /= 2;
     p->ring_bytes = ring * q->count;
     p->table_bytes = (size_t)q->count * q->max_pages * sizeof(uint32_t);
+    const size_t fixed =
+        c->m.bytes + c->lanes * p->lane_bytes + p->ring_bytes + p->table_bytes + RESERVE_BYTES;
     const size_t most = (size_t)KV_SEQUENCES * q->max_pages;
     p->room = p->free_bytes > fixed ? p->free_bytes - fixed : 0;
     q->page_count = (uint32_t)(p->room / c->kv.page_bytes < most ? p->room / c->kv.page_bytes : most);
@@ -196,8 +196,6 @@ static bool choose_prefill(const shape *s, enum kv_dtype dtype, size_t shared_li
     return true;
 }
 
-static int open_all(struct cuda_backend *c, const struct backend_options *o, struct error *err)
-{
 static int plan_memory(struct cuda_backend *c, const struct backend_options *o, struct plan *p, bool shared,
                        struct error *err)
 {
@@ -223,6 +221,8 @@ static int make_plan(struct cuda_backend *c, const struct backend_options *o, st
     return say_plan(c, p, err);
 }
 
+static int open_all(struct cuda_backend *c, const struct backend_options *o, struct error *err)
+{
     struct plan p = {};
     c->lane = (struct lane *)calloc(c->lanes, sizeof *c->lane);
     c->job = (struct lane_job *)calloc(c->lanes, sizeof *c->job);
@@ -239,9 +239,9 @@ static int make_plan(struct cuda_backend *c, const struct backend_options *o, st
         lane_layout(&c->lane[i], c->lane_memory + i * p.lane_bytes);
         rc = lane_open(&c->lane[i], off("DUCKD_CUDA_GRAPHS") ? 0 : GRAPH_ROWS, err);
     }
+    c->b.shared = c->m.shared;
     return rc;
 }
-    c->b.shared = c->m.shared;
 
 static void cuda_close(struct backend *b);
 

@@ -136,8 +136,8 @@ int lane_open(struct lane *l, uint32_t graph_rows, struct error *err)
     if (!rc) rc = mapped(&l->ids_host, rows * l->s.top_k, err);
     if (!rc) rc = mapped(&l->weights_host, rows * l->s.top_k, err);
     if (!rc) rc = mapped(&l->best_host, rows, err);
-    if (!rc) rc = mapped(&l->logits_host, rows * l->z.vocab, err);
     if (!rc) rc = mapped(&l->candidates_host, PART_ROWS, err);
+    if (!rc) rc = mapped(&l->logits_host, rows * l->z.vocab, err);
     if (rc) return rc;
     if (l->big.on) rc = blas_open(&l->big.blas, l->stream, l->big.workspace, err);
     if (rc) return rc;

@@ -29,8 +29,8 @@ struct lane {
     struct control *c;
     float *x_host, *y_host, *embed_host, *logits_host, *weights_host;
     int32_t *ids_host, *best_host;
-    // device
     struct backend_candidates *candidates_host; // (PART_ROWS)
+    // device
     struct job *j;
     float2 *rope;
     float *h, *a, *q, *iq, *iw, *qa, *part, *part_ml, *scores, *router, *squares, *gate, *up;
@@ -38,8 +38,8 @@ struct lane {
     uint32_t *arrived;
     float *logits; // (PART_ROWS, vocab)
     unsigned long long *best_part;
-    uint32_t *best_arrived;
     double2 *best_mass;
+    uint32_t *best_arrived;
     uint32_t a_stride;
     vec x, ql, ov, dv, mtp_in;
     struct prefill big;

@@ -280,11 +280,11 @@ int prefill_feed_forward(struct lane *l, const chain *k, const struct layer *y, 
 {
     const struct prefill *p = &l->big;
     const uint32_t wide = y->gate.rows;
+    const vec inner = vec_of(p->dv, wide);
     const matrix *const both[] = {&y->gate, &y->up}, *const down = &y->down;
     const product_out both_out[] = {{l->gate, wide, false}, {l->up, wide, false}};
     const product_out down_out = {p->sum, l->s.hidden, false};
     int rc = prefill_product(l, both, both_out, 2, p->x, k->rows, err);
-    const vec inner = vec_of(p->dv, wide);
     if (rc) return rc;
     GPU_TRY(launch_pack_rows(l->gate, l->up, wide, inner, p->scale, k->rows, l->stream));
     rc = prefill_product(l, &down, &down_out, 1, inner, k->rows, err);

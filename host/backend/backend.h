@@ -149,11 +149,11 @@ struct backend_ops {
 /* Every backend's first member. */
 struct backend {
     const struct backend_ops *ops;
+    /* Set by open: the backend adds the shared experts itself, steps ask for routed ones only. They join the
+     * residual stream before the flock's answer does. */
+    bool shared;
 };
 
 extern const struct backend_ops backend_cpu;
 
 #endif
-    /* Set by open: the backend adds the shared experts itself, steps ask for routed ones only. They join the
-     * residual stream before the flock's answer does. */
-    bool shared;
