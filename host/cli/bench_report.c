@@ -103,8 +103,11 @@ static void write_hardware(FILE *to, const struct bench_run *run)
         flops += many->flops;
         flops_s += many->duck_s > 0 ? many->duck_s : ducks * (cpu_time ? many->cpu_s : many->seconds);
     }
-    fprintf(to, " \"hardware\": {\"ducks\": %u, \"local\": %s, \"clock\": \"%s\", \"rows\": %u, ", ducks,
-            run->probe[0].one.duck_s > 0 ? "false" : "true", cpu_time ? "cpu" : "wall",
+    fprintf(to,
+            " \"hardware\": {\"ducks\": %u, \"local\": %s, \"shared_on_gpu\": %s, \"clock\": \"%s\", "
+            "\"rows\": %u, ",
+            ducks, run->probe[0].one.duck_s > 0 ? "false" : "true",
+            engine_backend(s->engine)->shared ? "true" : "false", cpu_time ? "cpu" : "wall",
             run->probe[0].many.tokens);
     fputs("\"duck_bandwidth_gb_s\": ", to);
     output_json_number(to, bytes / bytes_s * 1e-9, 4);

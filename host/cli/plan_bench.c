@@ -63,11 +63,11 @@ int plan_bench_apply(const struct plan_bench *b, struct forecast_inputs *in, str
     in->memory_share = in->flop_share = 1; // measured, not peaks
     in->kv_bytes = b->kv_bytes;
     const bool local = cJSON_IsTrue(cJSON_GetObjectItem(h, "local"));
-    if (local) in->shared_on_gpu = 0;
+    in->shared_on_gpu = cJSON_IsTrue(cJSON_GetObjectItem(h, "shared_on_gpu"));
     if (!cpu) return 0;
     in->one_job = local ? 1 : 0; // mtp_verify_policy()
     in->draft_bits = 4;
-    in->gpu = in->shared_on_gpu = 0;
+    in->gpu = 0;
     in->host_bandwidth_gb_s = b->gb_s * b->ducks; // backend and local ducks share the cores
     in->host_gflops = b->gflops * b->ducks;
     return 0;

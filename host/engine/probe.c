@@ -86,8 +86,8 @@ int engine_probe(struct engine *e, uint32_t tokens, double seconds, struct engin
         count(e->flock, out, -1);
         rc = run_steps(e, &step, ids, seconds, out, err);
         count(e->flock, out, 1);
-        out->flops = 2.0 * out->steps * tokens * (c->top_k + c->shared_experts) * 3.0 * c->hidden_size *
-                     c->expert_width;
+        out->flops = 2.0 * out->steps * tokens * (c->top_k + (e->backend->shared ? 0 : c->shared_experts)) *
+                     3.0 * c->hidden_size * c->expert_width;
     }
     free(x);
     free(weights);
