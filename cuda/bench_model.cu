@@ -83,9 +83,9 @@ static void fake_row(const struct weight *w, uint64_t row, float *out)
     }
 }
 
-const struct cuda_host bench_host = {CUDA_HOST_ABI,  error_set,       log_notice,   log_detail,
-                                     progress_begin, progress_update, progress_end, fake_find,
-                                     fake_matrix,    fake_vector,     fake_row};
+const struct cuda_host bench_host = {
+    CUDA_HOST_ABI, error_set,   log_notice,  log_detail, progress_begin, progress_update,   progress_end,
+    fake_find,     fake_matrix, fake_vector, fake_row,   rope_init,      rope_softmax_scale};
 
 void bench_model_close()
 {

@@ -7,9 +7,10 @@
 #define DUCKD_CUDA_CUDA_HOST_H
 
 #include "host/backend/backend.h"
+#include "host/backend/rope.h"
 #include "host/util/log.h"
 
-#define CUDA_HOST_ABI 7u // refused when the two sides were built from different headers
+#define CUDA_HOST_ABI 8u // refused when the two sides were built from different headers
 
 struct cuda_host {
     uint32_t abi;
@@ -26,6 +27,8 @@ struct cuda_host {
     int (*checkpoint_vector)(const struct checkpoint *c, float *out, uint64_t n, struct error *err,
                              const char *name_format, ...);
     void (*weight_row)(const struct weight *w, uint64_t row, float *out);
+    void (*rope_init)(struct rope *r, const struct model_config *c);
+    float (*rope_softmax_scale)(const struct model_config *c);
 };
 
 #define CUDA_HOST_SYMBOL "duckd_cuda_backend"

@@ -4,7 +4,6 @@
 #include "cuda/layer.cuh"
 
 #include <errno.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,35 +224,6 @@ static int walk_model(struct walk *w)
     return 0;
 }
 
-static float yarn_mscale(float factor, float m)
-{
-    return factor > 1.0f ? 0.1f * m * logf(factor) + 1.0f : 1.0f;
-}
-
-/* Rotary frequencies; with YaRN blended between kept and stretched ones, at every context length. */
-static void frequencies(const struct model_config *c, float *out)
-{
-    const double dim = c->qk_rope_dim, base = c->rope_theta;
-    const uint32_t n = c->qk_rope_dim / 2;
-    double low = 0, high = 0;
-    if (c->yarn) {
-        low = floor(dim * log(c->yarn_original_positions / (c->yarn_beta_fast * 2 * M_PI)) / (2 * log(base)));
-        high = ceil(dim * log(c->yarn_original_positions / (c->yarn_beta_slow * 2 * M_PI)) / (2 * log(base)));
-        low = low < 0 ? 0 : low;
-        high = high > dim - 1 ? dim - 1 : high;
-        if (low == high) high += 0.001;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        float f = 1.0f / (float)pow(base, (double)((float)(2 * i) / (float)dim));
-        if (c->yarn) {
-            float ramp = (float)((i - low) / (high - low));
-            float keep = 1.0f - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
-            f = f / c->yarn_factor * (1.0f - keep) + f * keep;
-        }
-        out[i] = f;
-    }
-}
-
 static int check_shape(const struct model_config *c, struct error *err)
 {
     const struct {
@@ -305,13 +275,10 @@ int gpu_model_plan(struct gpu_model *m, const struct model *model, bool mtp, boo
     s.eps = c->rms_norm_eps;
     s.norm_topk = c->norm_topk_prob;
     s.routed_scale = c->routed_scale;
-    s.softmax_scale = 1.0f / sqrtf((float)(s.nope + s.rope));
-    s.rope_factor = 1.0f;
-    if (c->yarn) {
-        float all = yarn_mscale(c->yarn_factor, c->yarn_mscale_all_dim);
-        if (c->yarn_mscale_all_dim != 0.0f) s.softmax_scale *= all * all;
-        s.rope_factor = yarn_mscale(c->yarn_factor, c->yarn_mscale) / all;
-    }
+    struct rope rope;
+    gpu_host->rope_init(&rope, c);
+    s.softmax_scale = gpu_host->rope_softmax_scale(c);
+    s.rope_factor = rope.amplitude;
     if (s.index_topk) s.index_scale = 1.0f / sqrtf((float)s.index_heads) / sqrtf((float)s.index_dim);
     m->main_layers = c->layers;
     m->mtp = mtp && c->mtp_layers;
@@ -370,9 +337,9 @@ int gpu_model_load(struct gpu_model *m, const struct model *model, struct error 
     gpu_host->progress_end(&w.progress);
     close_staging(&w);
     if (rc) return rc;
-    float f[128];
-    frequencies(&model->config, f);
-    GPU_TRY(cudaMemcpy(m->inv_freq, f, m->s.rope / 2 * sizeof(float), cudaMemcpyHostToDevice));
+    struct rope rope;
+    gpu_host->rope_init(&rope, &model->config);
+    GPU_TRY(cudaMemcpy(m->inv_freq, rope.inverse_frequency, m->s.rope / 2 * sizeof(float), cudaMemcpyHostToDevice));
     return 0;
 }
 

@@ -25,6 +25,8 @@ static const struct cuda_host host = {
     .checkpoint_matrix = checkpoint_matrix,
     .checkpoint_vector = checkpoint_vector,
     .weight_row = weight_row,
+    .rope_init = rope_init,
+    .rope_softmax_scale = rope_softmax_scale,
 };
 
 /* Where the object may lie: beside the program or, for tests, one folder above. */

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "host/backend/cpu/norm.h"
-#include "host/backend/cpu/rope.h"
+#include "host/backend/rope.h"
 #include "host/backend/cpu/router.h"
 #include "tests/backend/random.h"
 

@@ -149,9 +149,9 @@ static const struct tensor *fake_find(const struct checkpoint *, const char *)
     return nullptr;
 }
 
-static const struct cuda_host host = {CUDA_HOST_ABI,  error_set,       log_notice,   log_detail,
-                                      progress_begin, progress_update, progress_end, fake_find,
-                                      fake_matrix,    fake_vector,     nullptr};
+static const struct cuda_host host = {
+    CUDA_HOST_ABI, error_set,   log_notice,  log_detail, progress_begin, progress_update,   progress_end,
+    fake_find,     fake_matrix, fake_vector, nullptr,    rope_init,      rope_softmax_scale};
 
 static struct model make_model()
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "host/backend/cpu/rope.h"
+#include "host/backend/rope.h"
 #include "host/backend/cpu/simd.h"
 
 /* A worker's scratch; widths in floats, key = latent + rope. */

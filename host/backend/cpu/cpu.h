@@ -11,7 +11,7 @@
 #include "host/backend/cpu/indexer.h"
 #include "host/backend/cpu/kv.h"
 #include "host/backend/cpu/linear.h"
-#include "host/backend/cpu/rope.h"
+#include "host/backend/rope.h"
 
 struct cpu_layer {
     float *input_norm, *post_norm; // (hidden)

@@ -1,9 +1,11 @@
 /* rope.h: rotary positions with YaRN, in both conventions of DeepSeek-V3.2.
  *
- * Frequencies are made once from the config; cosines and sines of a position when a job starts. MLA rotates
- * interleaved pairs (x0,x1),(x2,x3),...; the indexer rotates half-split pairs (x0,x[d/2]),... */
-#ifndef DUCKD_HOST_BACKEND_CPU_ROPE_H
-#define DUCKD_HOST_BACKEND_CPU_ROPE_H
+ * Both backends take frequencies, amplitude and scale from here: at position 100,000 one bit of a frequency
+ * is 0.006 of an angle. Frequencies are made once from the config; cosines and sines of a position when a job
+ * starts. MLA rotates interleaved pairs (x0,x1),(x2,x3),...; the indexer rotates half-split pairs
+ * (x0,x[d/2]),... */
+#ifndef DUCKD_HOST_BACKEND_ROPE_H
+#define DUCKD_HOST_BACKEND_ROPE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* rope.c: angles are fp32 products position x frequency, as the published model computes them; their
  * cosines are taken in double so that they are right to the last bit of fp32. */
-#include "host/backend/cpu/rope.h"
+#include "host/backend/rope.h"
 
 #include <math.h>
 
