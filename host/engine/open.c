@@ -8,6 +8,7 @@
 #include "duck/siphash.h"
 #include "host/backend/backend_cuda.h"
 #include "host/engine/engine_internal.h"
+#include "host/flock/spec.h"
 #include "host/model/synthetic.h"
 #include "host/util/log.h"
 
@@ -205,18 +206,29 @@ static uint64_t kv_identity(const struct engine_options *o, const struct engine 
     return sum;
 }
 
+/* A flock that cannot be understood is refused before anything large is read. */
+static int check_spec(const char *text, struct error *err)
+{
+    struct flock_spec spec;
+    int rc = flock_spec_read(&spec, text, err);
+    if (rc == 0) flock_spec_free(&spec);
+    return rc;
+}
+
 int engine_open(struct engine **out, const struct engine_options *o, struct error *err)
 {
     const char *spec = o->flock_spec ? o->flock_spec : "local";
     bool local = strncmp(spec, "local", 5) == 0 && (spec[5] == '\0' || spec[5] == ':');
     const struct backend_ops *ops = find_backend(o->backend, err);
     if (!ops) return -EINVAL;
+    int rc = check_spec(spec, err);
+    if (rc) return rc;
 
     struct engine parts = {.opened =
                                calloc(1, sizeof *parts.opened)}; // until the engine exists: what is open
     if (!parts.opened) return error_set(err, -ENOMEM, "no memory for the model");
-    int rc = o->synthetic ? open_synthetic(&parts, o->synthetic, err)
-                          : model_open(parts.opened, o->model_dir, err);
+    rc = o->synthetic ? open_synthetic(&parts, o->synthetic, err)
+                      : model_open(parts.opened, o->model_dir, err);
     if (rc) {
         close_parts(&parts);
         return rc;

@@ -79,7 +79,7 @@ static void set_shapes(struct cpu_backend *b, const struct backend_options *o)
 static int cpu_open(struct backend **out, const struct backend_options *o, struct error *err)
 {
     const char *missing = fp9_cpu_missing();
-    if (missing) return error_set(err, -ENOTSUP, "this CPU lacks %s, which the CPU backend needs", missing);
+    if (missing) return error_set(err, -ENOTSUP, "this CPU has no %s, which the CPU backend needs", missing);
     int e = check_shape(o->model, err);
     if (e) return e;
     if (o->lanes == 0 || o->max_tokens == 0)
