@@ -21,6 +21,8 @@ wrong() {
     if run "$work/faulty" bad.f32 "bad-$1.log"; then fail "a program that $2 has computed"; fi
     grep -q "duck-1.*: core [0-3]: $3 (vector $4) at 0x[0-9a-f]*, 0x[0-9a-f]* bytes into program [0-9a-f]\{16\}" \
         "$work/bad-$1.log" || fail "a program that $2: $(cat "$work/bad-$1.log")"
+    grep -q "duck-1.*: rax [0-9a-f]* rbx " "$work/bad-$1.log" || fail "no registers of a program that $2: $(cat "$work/bad-$1.log")"
+    grep -q "duck-1.*: called from program+0x[0-9a-f]" "$work/bad-$1.log" || fail "no backtrace for the host of a program that $2"
     grep -q "called from program+0x" "$work/duck-1.log" || fail "no backtrace of a program that $2"
     run "$work/flock" good.f32 good.log || fail "after a program that $2: $(tail -n 3 "$work/good.log")"
     cmp "$work/local.f32" "$work/good.f32" || fail "other logits after a program that $2"

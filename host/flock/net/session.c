@@ -285,13 +285,31 @@ void net__kat(struct net_duck *d, const struct wire_kat *k, uint64_t now)
     d->timer_ns = now;
 }
 
+/* What a failed program's author asks for; addresses are looked up in the program's ELF file. */
+static void show_fault(const struct net_duck *d, const struct wire_fault *f)
+{
+    static const char *const name[] = {"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "r8",
+                                       "r9",  "r10", "r11", "r12", "r13", "r14", "r15"};
+    char line[512];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        n += (size_t)snprintf(line + n, sizeof line - n, " %s %llx", name[i], (unsigned long long)f->gpr[i]);
+    log_notice("%s: rip %llx rsp %llx rflags %llx cr2 %llx, error code %llx", net_duck_name(d).s,
+               (unsigned long long)f->rip, (unsigned long long)f->rsp, (unsigned long long)f->rflags,
+               (unsigned long long)f->cr2, (unsigned long long)f->error_code);
+    log_notice("%s:%s", net_duck_name(d).s, line);
+    for (uint32_t i = 0; i < f->frames && i < sizeof f->backtrace / sizeof *f->backtrace; i++)
+        log_notice("%s: called from program+%#llx", net_duck_name(d).s,
+                   (unsigned long long)(f->backtrace[i] - f->program));
+}
+
 void net__fault(struct net_duck *d, const struct wire_fault *fault)
 {
     char text[sizeof fault->text];
     memcpy(text, fault->text, sizeof text);
     text[sizeof text - 1] = 0;
     struct net_flock *f = d->port->flock;
-    atomic_store(&f->lost, (int)d->index); // its session has ended
+    if (atomic_exchange(&f->lost, (int)d->index) != (int)d->index) show_fault(d, fault); // it may tell again
     net_fail(f, -EIO, "%s: core %u: %s (vector %#x) at %#llx, %#llx bytes into program %016llx",
              net_duck_name(d).s, fault->core, text, fault->vector, (unsigned long long)fault->rip,
              (unsigned long long)(fault->rip - fault->program), (unsigned long long)f->program_hash);
