@@ -268,12 +268,18 @@ static void read_options(const struct boot *b)
     if (!options.has_key) give_up("no flock key in the boot options");
 }
 
+static int is_after(uint32_t seconds)
+{
+    return seconds && clock_now() > (uint64_t)seconds * 1000000000;
+}
+
 /* Core 0 looks for frames: that it does is what the watchdog waits for. */
 static uint32_t watched_recv(void *self, struct datagram *out, uint32_t max)
 {
     struct net *net = self;
     watchdog_feed();
-    if (options.hang_after_s && clock_now() > (uint64_t)options.hang_after_s * 1000000000) cpu_stop();
+    if (is_after(options.hang_after_s)) cpu_stop();
+    if (is_after(options.fault_after_s)) __asm__ volatile("ud2");
     return net->link.recv(net->link.self, out, max);
 }
 

@@ -71,13 +71,24 @@ static int read_hang(struct options *o, const char *v, uint32_t n)
     return read_number(&v, end, 1000000, &o->hang_after_s) || v != end ? -1 : 0;
 }
 
+static int read_fault(struct options *o, const char *v, uint32_t n)
+{
+    const char *end = v + n;
+    return read_number(&v, end, 1000000, &o->fault_after_s) || v != end ? -1 : 0;
+}
+
 static int read_word(struct options *o, const char *w, uint32_t n)
 {
     static const struct {
         const char *name;
         int (*read)(struct options *o, const char *v, uint32_t n);
-    } known[] = {{"key=", read_key},      {"address=", read_address},     {"name=", read_name},
-                 {"spin_us=", read_spin}, {"watchdog_s=", read_watchdog}, {"hang_after_s=", read_hang}};
+    } known[] = {{"key=", read_key},
+                 {"address=", read_address},
+                 {"name=", read_name},
+                 {"spin_us=", read_spin},
+                 {"watchdog_s=", read_watchdog},
+                 {"hang_after_s=", read_hang},
+                 {"fault_after_s=", read_fault}};
     for (uint32_t i = 0; i < sizeof known / sizeof *known; i++) {
         uint32_t length = 0;
         while (known[i].name[length]) length++;

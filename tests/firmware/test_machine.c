@@ -290,13 +290,15 @@ static void reads_options(void **state)
 {
     (void)state;
     struct options o;
-    options_read(&o, " key=000102030405060708090a0b0c0d0eFf address=10.21.1.5\tname=duck-7 spin_us=500\r\n");
+    options_read(&o, " key=000102030405060708090a0b0c0d0eFf address=10.21.1.5\tname=duck-7 spin_us=500 "
+                     "fault_after_s=9\r\n");
     assert_true(o.has_key);
     assert_int_equal(o.key[1], 1);
     assert_int_equal(o.key[15], 0xff);
     assert_int_equal(o.address, 0x0a150105);
     assert_string_equal(o.name, "duck-7");
     assert_int_equal(o.spin_us, 500);
+    assert_int_equal(o.fault_after_s, 9);
     assert_string_equal(o.bad, "");
     static const char *const bad[] = {"key=0001",
                                       "key=zz0102030405060708090a0b0c0d0eff",
