@@ -213,6 +213,7 @@ static void finish_mdic(void)
 
 /* ---- registers ---- */
 
+/* Reading clears: I210, 8.18; igc_clear_hw_cntrs_base. */
 static int is_statistic(uint32_t offset)
 {
     return (offset >= 0x4000 && offset < 0x4200) || offset == REG_RQDPC;
@@ -237,13 +238,13 @@ static uint64_t model_read(uint32_t offset, uint32_t bytes)
         if (*at(REG_CTRL) & CTRL_MASTER_DISABLE && the.stopping && --the.stopping == 0)
             *at(REG_STATUS) &= ~(uint32_t)STATUS_MASTER_ENABLE;
         return *at(REG_STATUS);
-    case REG_ICR:
+    case REG_ICR: // reading clears: I210, 8.8; igc_reset_hw_base ends with it
         *at(REG_ICR) = 0;
         return value;
     case REG_MDIC:
         if (the.mdic_busy && --the.mdic_busy == 0) finish_mdic();
         return *at(REG_MDIC);
-    case REG_SWSM: // SMBI is set by reading
+    case REG_SWSM: // SMBI is set by reading: I210, 8.7.1; igc_get_hw_semaphore_i225
         value = (value & ~(uint32_t)SWSM_SMBI) | (the.smbi ? SWSM_SMBI : 0);
         the.smbi = 1;
         return value;
@@ -435,12 +436,14 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
 
 /* ---- frames ---- */
 
+/* CTRL.SLU, PHPM.GO_LINKD: igc_setup_copper_link_i225; asleep until igc_power_up_phy_copper. */
 static int is_up(void)
 {
     return *at(REG_STATUS) & STATUS_LU && *at(REG_CTRL) & CTRL_SET_LINK_UP &&
            !(*at(REG_PHPM) & PHPM_GO_LINK_DOWN) && !(the.phy[PHY_BMCR] & BMCR_POWER_DOWN);
 }
 
+/* I210, 7.1.1: RCTL.BAM, and the address of RAL, RAH if RAH.AV is set (igc_rar_set). */
 static int is_accepted(const uint8_t *frame)
 {
     static const uint8_t broadcast[6] = {255, 255, 255, 255, 255, 255};
@@ -498,7 +501,7 @@ static int model_arrive(const uint8_t *frame, uint32_t bytes, enum nic_arrival h
     if (r->status || r->length || r->vlan)
         reject(BY_REMAINS, "receive descriptor: not as software writes it (a header address)");
     uint8_t *to = dma(r->address, size, "a frame is received into memory that is not the driver's");
-    uint32_t whole = *at(REG_RCTL) & RCTL_SECRC ? bytes : bytes + FCS_BYTES; // strips the FCS
+    uint32_t whole = *at(REG_RCTL) & RCTL_SECRC ? bytes : bytes + FCS_BYTES; // strips the FCS: I210, 8.10.1
     for (uint32_t i = 0; i < whole; i++) to[i] = i < bytes ? frame[i] : 0xfc;
     the.back[the.held_back].at = *head;
     the.back[the.held_back].rx.address = 0xaaaaaaaa55555555; // hash and packet type lie where the address was
@@ -511,6 +514,7 @@ static int model_arrive(const uint8_t *frame, uint32_t bytes, enum nic_arrival h
     return 1;
 }
 
+/* DD is written back over each descriptor with RS: I210, 7.2.2.4; igc_clean_tx_irq looks at nothing else. */
 static uint32_t model_transmit(uint32_t most)
 {
     uint32_t n = 0, count = *at(REG_TDLEN) / 16, *head = at(REG_TDH);
@@ -531,6 +535,7 @@ static uint32_t model_transmit(uint32_t most)
     return n;
 }
 
+/* igc_get_speed_and_duplex_copper. */
 static void set_link(uint32_t mbps)
 {
     static const uint32_t all = STATUS_LU | STATUS_SPEED_100 | STATUS_SPEED_1000 | STATUS_SPEED_2500 | 1;

@@ -229,7 +229,7 @@ static uint64_t model_read(uint32_t offset, uint32_t bytes)
     }
     if (the.resetting) reject(BY_RESET, "a register was read during the reset");
     switch (offset) {
-    case REG_TX_CONFIG:
+    case REG_TX_CONFIG: // r8169 rtl_init_one (xid), rge_attach (RGE_TXCFG_HWREV)
         return the.revision << REVISION_SHIFT | (get(REG_TX_CONFIG, 4) & 0x0300ffff);
     case REG_MAC_OCP:
         return the.mac[the.mac_read / 2];
@@ -373,7 +373,7 @@ static void model_write(uint32_t offset, uint32_t bytes, uint64_t value64)
     case REG_CMD:
         write_command(value);
         break;
-    case REG_INT_STATUS: // written ones are cleared
+    case REG_INT_STATUS: // written ones are cleared: r8169 rtl_ack_events
         put(offset, 4, get(offset, 4) & ~value);
         break;
     case REG_TALLY_LOW:
@@ -476,6 +476,7 @@ static int model_arrive(const uint8_t *frame, uint32_t bytes, enum nic_arrival h
     return 1;
 }
 
+/* 8169, pages 51 to 54: OWN is cleared when a frame has been read; EOR leads back to the ring's first. */
 static uint32_t model_transmit(uint32_t most)
 {
     uint32_t n = 0;
@@ -498,6 +499,7 @@ static uint32_t model_transmit(uint32_t most)
     return n;
 }
 
+/* rge_get_link_status, rge_ifmedia_sts (RGE_PHYSTAT). */
 static void set_link(uint32_t mbps)
 {
     uint32_t speed = mbps == 2500   ? PHY_STATUS_2500
