@@ -57,7 +57,6 @@ answer() {
 leases() { sed -n 's/.* \([0-9]*\) DHCPACK(duckd0) 10.21.0.101 02:00:00:00:00:01.*/\1/p' "$work/state/boot/dnsmasq.log" | sort -u | wc -l; }
 
 echo '[0,5,9,14]' >"$work/tokens"
-local_duckd logits --tokens "$work/tokens" --out "$work/local.f32"
 local_duckd generate -p "$prompt" -n 12 --temperature 0 >"$work/local.txt"
 start=$(date +%s)
 for ((i = 1; i <= guests; i++)); do guest "$i"; done
@@ -102,11 +101,15 @@ kill -INT "$daemon"
 wait "$daemon" || fail "duckd serve ended with $?: $(tail -n 3 "$work/serve.log")"
 
 # Another session finds the same ducks; one with another key is not found.
+timeout 120 "$build/duckd" logits --tokens "$work/tokens" --out "$work/local.f32" --flock "local:$guests" -v 2>"$work/local.log" ||
+    fail "local: $(tail -n 3 "$work/local.log")"
 timeout 400 ip netns exec "$ns" "$build/duckd" logits --tokens "$work/tokens" --out "$work/net.f32" --flock "$work/flock" -v \
     2>"$work/net.log" || fail "duckd: $(tail -n 3 "$work/net.log"); dnsmasq: $(tail -n 5 "$work/state/boot/dnsmasq.log")"
 cmp "$work/local.f32" "$work/net.f32" || fail "logits differ from those of local ducks"
 reads=$(expert_reads "$work/net.log") counted=$(grep -c " steps, [1-9][0-9]* expert reads" "$work/net.log")
 if [ "$reads" -eq 0 ] || [ "$counted" -ne "$guests" ]; then fail "$counted guests have read experts, $guests must"; fi
+local_reads=$(expert_reads "$work/local.log")
+[ "$reads" -eq "$local_reads" ] || fail "$reads expert reads, as many local ducks make $local_reads"
 if grep -q "DHCPACK.*02:00:00:00:00:09" "$work/state/boot/dnsmasq.log"; then fail "a machine that is not in the flock's file was served"; fi
 guest 8 -kernel "$build/duck/BOOTX64.EFI" -append "address=10.21.0.108 key=ffffffffffffffffffffffffffffffff"
 wait_for "ready: " "$work/guest_8.log" 200
