@@ -217,7 +217,7 @@ static void v_use(uint32_t queue, uint16_t id, uint32_t length)
 static int v_arrive(const uint8_t *frame, uint32_t bytes)
 {
     uint16_t id;
-    struct virtq_descriptor *d = v_next(0, &id);
+    struct virtq_descriptor *d = v.link ? v_next(0, &id) : NULL;
     if (!d) return 0;
     assert_int_equal(d->flags, DESCRIPTOR_DEVICE_WRITES);
     uint32_t room = d->length - (uint32_t)sizeof(struct virtio_net_header), n = bytes < room ? bytes : room;
@@ -227,12 +227,13 @@ static int v_arrive(const uint8_t *frame, uint32_t bytes)
     return 1;
 }
 
+/* Without a link frames are taken and lost, as QEMU does it (net.c: link_down). */
 static uint32_t v_transmit(uint32_t most)
 {
     uint32_t n = 0;
     uint16_t id;
     struct virtq_descriptor *d;
-    for (; n < most && (d = v_next(1, &id)); n++) {
+    for (; n < most && (d = v_next(1, &id)); n += v.link != 0) {
         struct virtio_net_header none = {0};
         assert_int_equal(d->flags, 0);
         assert_memory_equal(at(d->address), &none, sizeof none);
@@ -350,6 +351,7 @@ static int e_arrive(const uint8_t *frame, uint32_t bytes)
     uint32_t *head = &e.reg[REG_RDH / 4], tail = e.reg[REG_RDT / 4];
     assert_true(e.reg[REG_RCTL / 4] & RCTL_EN);
     assert_int_equal(e.reg[REG_RCTL / 4] & RCTL_16K, RCTL_16K);
+    if (!(e.reg[REG_STATUS / 4] & STATUS_LU)) return 0;
     if (bytes > 1518 && !(e.reg[REG_RCTL / 4] & RCTL_LPE)) return 0;
     if ((tail + count - *head) % count < need) {
         e.reg[REG_MPC / 4]++;
@@ -372,6 +374,7 @@ static uint32_t e_transmit(uint32_t most)
 {
     uint32_t n = 0, count = e.reg[REG_TDLEN / 4] / 16, *head = &e.reg[REG_TDH / 4];
     assert_true(e.reg[REG_TCTL / 4] & TCTL_EN);
+    if (!(e.reg[REG_STATUS / 4] & STATUS_LU)) return 0;
     for (; n < most && *head != e.reg[REG_TDT / 4]; n++, *head = (*head + 1) % count) {
         struct e1000e_tx *t = (struct e1000e_tx *)(void *)at(e_ring(REG_TDBAL)) + *head;
         assert_int_equal(t->command, TX_COMMAND_EOP | TX_COMMAND_IFCS | TX_COMMAND_RS);

@@ -183,6 +183,33 @@ static void a_full_ring_takes_no_more(void **state)
     assert_int_equal(m->transmit(1), 0);
 }
 
+/* What is sent meanwhile waits or is lost; afterwards frames go both ways as before. */
+static void the_link_goes_down_and_up(void **state)
+{
+    const struct nic_model *m = *state;
+    struct nic n = open_nic(m);
+    uint8_t bytes[60];
+    struct frame f[5], in[BATCH];
+    fill(bytes, sizeof bytes, 9);
+    for (uint32_t i = 0; i < 5; i++) f[i] = (struct frame){bytes, sizeof bytes};
+    for (uint32_t round = 0; round < NIC_RING;
+         round++) { // often enough to fill a ring that is not given back
+        m->set_link(0);
+        assert_int_equal(n.link_mbps(n.self), 0);
+        assert_int_equal(n.send(n.self, f, 5), 5);
+        assert_int_equal(m->transmit(5), 0);
+        assert_int_equal(m->arrive(bytes, sizeof bytes), 0);
+        assert_int_equal(n.recv(n.self, in, BATCH), 0);
+        m->set_link(1);
+        assert_true(n.link_mbps(n.self) > 0);
+        m->transmit(5);
+        assert_int_equal(n.send(n.self, f, 5), 5);
+        assert_int_equal(m->transmit(10), 5);
+        assert_int_equal(m->arrive(bytes, sizeof bytes), 1);
+        assert_int_equal(drain(&n, NULL), 1);
+    }
+}
+
 int main(void)
 {
     static const struct nic_model *const models[] = {&virtio_net_model, &e1000e_model};
@@ -197,6 +224,7 @@ int main(void)
             cmocka_unit_test_prestate(drops_what_is_no_frame, m),
             cmocka_unit_test_prestate(sends_in_batches, m),
             cmocka_unit_test_prestate(a_full_ring_takes_no_more, m),
+            cmocka_unit_test_prestate(the_link_goes_down_and_up, m),
         };
         failed += cmocka_run_group_tests_name(models[i]->driver->name, tests, NULL, NULL);
     }
