@@ -434,28 +434,68 @@ static void second_host(void **state)
     world_end(w);
 }
 
-/* One changed weight changes the sum: results come from what was sent. */
+static bool has_id(const struct world_step *s, int32_t id)
+{
+    for (uint32_t i = 0; i < s->step.tokens * s->step.top_k; i++)
+        if (s->ids[i] == id) return true;
+    return false;
+}
+
+/* Of how many units a duck holds other bytes than those with these hashes; `keep`: they are noted there. */
+static uint64_t other_units(const struct world *w, uint32_t duck, uint64_t *hash, bool keep)
+{
+    const struct net_duck *d = &w->host[0].flock.duck[duck];
+    uint64_t others = 0;
+    for (uint64_t u = 0; u < d->units; u++) {
+        assert_true(d->unit_hash[u] != 0);
+        others += d->unit_hash[u] != hash[u];
+        if (keep) hash[u] = d->unit_hash[u];
+    }
+    return others;
+}
+
+/* Another sign of one weight of one expert, in one unit of one duck: the sums of the steps that chose the
+ * expert are others, and no other sum is. */
 static void changed_weight(void **state)
 {
     (void)state;
-    struct world *w = world_new(1, 2, 1, 13);
-    uint8_t *data = (uint8_t *)(uintptr_t)w->layers->tensor[0].data;
-    for (uint32_t i = 0; i < shape.hidden; i++)
-        data[i] ^= 0x80; // a row of gate's signs, after the reference was made
+    enum { DUCKS = 3, UNITS = 256 };
+    static uint64_t hash[DUCKS][UNITS];
+    struct world *w = world_running(1, DUCKS, 13, 1, WIRE_F32);
+    for (uint32_t i = 0; i < DUCKS; i++) {
+        assert_in_range(w->host[0].flock.duck[i].units, 1, UNITS);
+        other_units(w, i, hash[i], true);
+    }
+    run_round(w, 0, 1, 0, 4, 1000 * MS); // right so far
+    net_set_goal(&w->host[0].flock, NET_CLOSE);
+    assert_true(world_run(w, all_closed, 0, 1000 * MS));
+    world_host_end(w, 0);
+
+    uint8_t *gate =
+        (uint8_t *)(uintptr_t)w->layers->tensor[0].data; // expert 0 of bank 0; its reference is made
+    uint32_t at = 0;
+    for (uint32_t i = 1; i < 8 * shape.hidden; i++) // of the first slice the largest
+        if ((gate[i] & 0x7f) > (gate[at] & 0x7f)) at = i;
+    gate[at] ^= 0x80;
     world_host_start(w, 0, 1, 4, WIRE_F32);
     must_open(w, 0);
-    bool changed = false;
-    for (uint32_t r = 0; r < 10; r++) {
+    uint64_t others = 0;
+    for (uint32_t i = 0; i < DUCKS; i++) others += other_units(w, i, hash[i], false);
+    assert_int_equal(others, 1);
+
+    uint32_t chosen = 0, rounds = 20;
+    for (uint32_t r = 0; r < rounds; r++) {
         struct world_step s;
-        world_step_make(w, 0, &s, 0, 4, 3, r);
+        world_step_make(w, 0, &s, 0, 1, 3, r);
         assert_int_equal(net_submit(&w->host[0].flock, 0, &s.step, w->time, NULL), 0);
         lanes_done = 0;
         lanes_wanted = 1;
         assert_true(world_run(w, steps_done, 0, 1000 * MS));
-        changed |= !world_step_is_right(w, &s);
+        assert_int_equal(!world_step_is_right(w, &s), has_id(&s, 0));
+        chosen += has_id(&s, 0);
         world_step_free(&s);
     }
-    assert_true(changed);
+    assert_in_range(chosen, 1, rounds - 1);
     world_end(w);
 }
 
