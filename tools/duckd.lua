@@ -47,8 +47,8 @@ local layouts = {
     { 64, 8, "hello.read", "Read bandwidth, bytes/s" }, { 72, 8, "hello.firmware_hash", "Firmware hash" },
     { 80, 8, "hello.plan_hash", "Plan hash" }, { 88, 4, "hello.link", "Link Mb/s" },
     { 92, 4, "hello.largest_payload", "Largest payload" }, { 96, 4, "hello.holder_session", "Holder's session" },
-    { 100, 4, "hello.holder_address", "Holder's address" }, { 104, 32, "hello.name", "Name", "stringz" },
-    { 136, 48, "hello.cpu", "CPU", "stringz" }, { 184, 24, "hello.firmware", "Firmware", "stringz" },
+    { 100, 4, "hello.holder_address", "Holder's address" }, { 104, 32, "hello.name", "Name", "string" },
+    { 136, 48, "hello.cpu", "CPU", "string" }, { 184, 24, "hello.firmware", "Firmware", "string" },
   },
   OPEN = {
     { 0, 16, "nonce" }, { 16, 16, "nonce" }, { 32, 4, "open.session", "New session" }, { 36, 2, "open.duck", "Duck" },
@@ -103,10 +103,18 @@ local layouts = {
   KAT = { { 0, 8, "kat.seed", "Seed" }, { 8, 8, "kat.hash", "Hash" }, { 16, 4, "kat.compute", "Compute, us" } },
   FAULT = {
     { 0, 4, "fault.vector", "Vector" }, { 4, 4, "fault.core", "Core" }, { 8, 8, "fault.error", "Error code" },
-    { 16, 8, "fault.rip", "RIP" }, { 24, 8, "fault.rsp", "RSP" },
+    { 16, 8, "fault.rip", "RIP" }, { 24, 8, "fault.rsp", "RSP" }, { 32, 8, "fault.rflags", "RFLAGS" },
+    { 40, 8, "fault.cr2", "CR2" }, { 168, 8, "fault.program", "Program's address" },
+    { 176, 4, "fault.frames", "Frames of the backtrace" }, { 312, 72, "fault.text", "Text", "string" },
   },
   POWER = { { 0, 16, "nonce" }, { 16, 4, "power.action", "Action", nil, { "reboot", "power off" } } },
 }
+for i, name in ipairs({ "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15" }) do
+  table.insert(layouts.FAULT, { 48 + 8 * (i - 1), 8, "fault." .. name, name:upper() })
+end
+for i = 0, 15 do
+  table.insert(layouts.FAULT, { 184 + 8 * i, 8, "fault.from" .. i, "Backtrace " .. i })
+end
 layouts.KAT_REPLY = layouts.KAT
 layouts.STATS_REPLY = {}
 for i, name in ipairs({
@@ -129,7 +137,7 @@ for _, layout in pairs(layouts) do
   for _, e in ipairs(layout) do
     local kind = e[5] or kinds[e[2]]
     if not f[e[3]] then
-      if kind == "stringz" or kind == "ether" then
+      if kind == "string" or kind == "ether" then
         f[e[3]] = ProtoField[kind]("duckd." .. e[3], e[4])
       else
         field(kind, e[3], e[4], e[2] == 8 and base.HEX_DEC or base.DEC_HEX, e[6])
@@ -191,8 +199,14 @@ function duckd.dissector(buffer, info, root)
     if name ~= "STEP" or fragment == 0 then
       for _, e in ipairs(layouts[name] or {}) do
         if e[1] + e[2] <= p:len() then
-          local plain = e[3] == "nonce" or e[3] == "bitmap" or e[5]
-          if plain then tree:add(f[e[3]], p(e[1], e[2])) else tree:add_le(f[e[3]], p(e[1], e[2])) end
+          local range = p(e[1], e[2])
+          if e[5] == "string" then -- up to its zero, which may be missing
+            tree:add(f[e[3]], range, range:bytes():raw():match("^[^%z]*"))
+          elseif e[3] == "nonce" or e[3] == "bitmap" or e[5] then
+            tree:add(f[e[3]], range)
+          else
+            tree:add_le(f[e[3]], range)
+          end
         end
       end
     end

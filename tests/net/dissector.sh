@@ -11,4 +11,5 @@ HOME=$work tshark -r "$work/frames.pcap" -X lua_script:tools/duckd.lua -T fields
     2>"$work/tshark.log" || fail "tshark: $(cat "$work/tshark.log")"
 diff "$work/expected" "$work/said" >"$work/diff" || fail "they differ: $(head -n 4 "$work/diff")"
 HOME=$work tshark -r "$work/frames.pcap" -X lua_script:tools/duckd.lua -Y _ws.malformed 2>>"$work/tshark.log" | grep . && fail "frames are malformed"
+HOME=$work tshark -r "$work/frames.pcap" -X lua_script:tools/duckd.lua -V 2>>"$work/tshark.log" | grep "Lua Error" && fail "the dissector stumbles"
 echo "$(($(wc -l <"$work/said") - 1)) frames, $((${#options[@]} / 2)) fields: the same"
