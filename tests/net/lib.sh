@@ -127,6 +127,18 @@ flock_file() {
     } >"$work/$1"
 }
 
+# Of all threads of a process, in ns: on a CPU, and runnable without one, which on a busy machine is most of what a worker does
+# that never sleeps.
+times() { awk '{ on += $1; ready += $1 + $2 } END { printf "%.0f %.0f\n", on, ready }' /proc/"$1"/task/*/schedstat; }
+# idle PID: of two seconds, in percent: on a CPU, and runnable.
+idle() {
+    local before after
+    read -r -a before < <(times "$1")
+    sleep 2
+    read -r -a after < <(times "$1")
+    echo $(((after[0] - before[0]) / 20000000)) $(((after[1] - before[1]) / 20000000))
+}
+
 # memif_flock POLL: a flock file whose only duck, 10.21.0.101, is duck-dpdk on the other side of a memif ($memif: its
 # arguments); POLL: whether the host never sleeps.
 memif_flock() {

@@ -3,17 +3,6 @@
 # to no CPU time, and wake for the next step: the same text either way. Over a memif: no root.
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/lib.sh"
-# Of all threads of a process, in ns: on a CPU, and runnable without one, which on a busy machine is most of what a worker does
-# that never sleeps.
-times() { awk '{ on += $1; ready += $1 + $2 } END { printf "%.0f %.0f\n", on, ready }' /proc/"$1"/task/*/schedstat; }
-# idle PID: of two seconds, in percent: on a CPU, and runnable.
-idle() {
-    local before after
-    read -r -a before < <(times "$1")
-    sleep 2
-    read -r -a after < <(times "$1")
-    echo $(((after[0] - before[0]) / 20000000)) $(((after[1] - before[1]) / 20000000))
-}
 # session POLL: a daemon and a duck; the least of three times two idle seconds is in `on` and `ready`; the answer in first-POLL.
 session() {
     local duck daemon now
