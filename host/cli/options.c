@@ -342,7 +342,7 @@ static int check_form(const struct options *o, struct error *err)
     return 0;
 }
 
-/* A wrong number of local ducks is known before anything is read; a file is not. */
+/* A wrong number of local ducks is wrong usage; what is in a file is not: the engine looks at it first. */
 static int check_flock(const char *text, struct error *err)
 {
     struct flock_spec spec;

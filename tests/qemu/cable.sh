@@ -4,9 +4,8 @@
 # link does not answer, the other one does, and both compute again afterwards.
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/../net/lib.sh"
-ovmf=
-for f in /usr/share/ovmf/OVMF.fd /usr/share/OVMF/OVMF.fd /usr/share/qemu/OVMF.fd; do [ -z "$ovmf" ] && [ -f "$f" ] && ovmf=$f; done
-[ -n "$ovmf" ] || skip "needs OVMF: apt-get install ovmf"
+# shellcheck source=tests/qemu/ovmf.sh
+. "$(dirname "$0")/ovmf.sh"
 command -v qemu-system-x86_64 >/dev/null || skip "needs QEMU: apt-get install qemu-system-x86"
 command -v tshark >/dev/null || skip "needs tshark: apt-get install tshark"
 

@@ -47,9 +47,8 @@ skip() {
     exit 77
 }
 
-ovmf=
-for f in /usr/share/ovmf/OVMF.fd /usr/share/OVMF/OVMF.fd /usr/share/qemu/OVMF.fd; do [ -z "$ovmf" ] && [ -f "$f" ] && ovmf=$f; done
-[ -n "$ovmf" ] || skip "needs OVMF: apt-get install ovmf"
+# shellcheck source=tests/qemu/ovmf.sh
+. "$(dirname "${BASH_SOURCE[0]}")/ovmf.sh"
 command -v qemu-system-x86_64 >/dev/null || skip "needs QEMU: apt-get install qemu-system-x86"
 (umask 077 && echo $key >"$work/key")
 

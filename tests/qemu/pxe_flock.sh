@@ -7,9 +7,8 @@
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/../net/lib.sh"
 guests=$2
-ovmf=
-for f in /usr/share/ovmf/OVMF.fd /usr/share/OVMF/OVMF.fd /usr/share/qemu/OVMF.fd; do [ -z "$ovmf" ] && [ -f "$f" ] && ovmf=$f; done
-[ -n "$ovmf" ] || skip "needs OVMF: apt-get install ovmf"
+# shellcheck source=tests/qemu/ovmf.sh
+. "$(dirname "$0")/ovmf.sh"
 command -v qemu-system-x86_64 >/dev/null || skip "needs QEMU: apt-get install qemu-system-x86"
 command -v dnsmasq >/dev/null || skip "needs dnsmasq: apt-get install dnsmasq-base"
 
