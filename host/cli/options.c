@@ -345,11 +345,7 @@ static int check_form(const struct options *o, struct error *err)
 /* A wrong number of local ducks is wrong usage; what is in a file is not: the engine looks at it first. */
 static int check_flock(const char *text, struct error *err)
 {
-    struct flock_spec spec;
-    if (!text || strncmp(text, "local:", strlen("local:")) != 0) return 0;
-    int rc = flock_spec_read(&spec, text, err);
-    if (rc == 0) flock_spec_free(&spec);
-    return rc;
+    return text && strncmp(text, "local:", strlen("local:")) == 0 ? flock_spec_check(text, err) : 0;
 }
 
 /* What every command cannot do without, and options that contradict each other. */

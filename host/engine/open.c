@@ -206,22 +206,13 @@ static uint64_t kv_identity(const struct engine_options *o, const struct engine 
     return sum;
 }
 
-/* A flock that cannot be understood is refused before anything large is read. */
-static int check_spec(const char *text, struct error *err)
-{
-    struct flock_spec spec;
-    int rc = flock_spec_read(&spec, text, err);
-    if (rc == 0) flock_spec_free(&spec);
-    return rc;
-}
-
 int engine_open(struct engine **out, const struct engine_options *o, struct error *err)
 {
     const char *spec = o->flock_spec ? o->flock_spec : "local";
     bool local = strncmp(spec, "local", 5) == 0 && (spec[5] == '\0' || spec[5] == ':');
     const struct backend_ops *ops = find_backend(o->backend, err);
     if (!ops) return -EINVAL;
-    int rc = check_spec(spec, err);
+    int rc = flock_spec_check(spec, err);
     if (rc) return rc;
 
     struct engine parts = {.opened =

@@ -216,3 +216,11 @@ void flock_spec_free(struct flock_spec *s)
     free(s->net);
     *s = (struct flock_spec){0};
 }
+
+int flock_spec_check(const char *text, struct error *err)
+{
+    struct flock_spec spec;
+    int rc = flock_spec_read(&spec, text, err);
+    if (rc == 0) flock_spec_free(&spec);
+    return rc;
+}
