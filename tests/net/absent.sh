@@ -40,11 +40,7 @@ grep "1 of 3 ducks have not answered.*begins without" "$work/net.log" || fail "t
 start 3
 wait_for "udp-2 takes part again" "$work/net.log"
 grown "$work/net.txt" 200
-kill -INT "$daemon" 2>/dev/null || true # enough
-wait "$daemon" || fail "the answer failed: $(tail -n 3 "$work/net.log")"
-tokens=$(sed -n 's/.* \([0-9]*\) generated (.*/\1/p' "$work/net.log")
-local_duckd "${generation[@]}" -n "$tokens" >"$work/local.txt"
-cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks"
+same_as_local "$daemon" "${generation[@]}"
 grep "duck udp-2: [1-9][0-9]* slices.* [1-9][0-9]* expert reads" "$work/net.log" || fail "the late duck has done nothing"
 # All three hold what they hold when none is missing.
 "$build/duckd" "${generation[@]}" -n 5 --flock "$work/three" -v >/dev/null 2>"$work/net.log" || fail "the next daemon: $(cat "$work/net.log")"

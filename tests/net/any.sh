@@ -27,11 +27,7 @@ duck 0 3 64M
 pids[2]=${pids[9]}
 wait_for "takes part again" "$work/net.log"
 grown "$work/net.txt" 200
-kill -INT "$daemon" 2>/dev/null || true # enough
-wait "$daemon" || fail "the answer failed: $(tail -n 3 "$work/net.log")"
-tokens=$(sed -n 's/.* \([0-9]*\) generated (.*/\1/p' "$work/net.log")
-local_duckd "${generation[@]}" -n "$tokens" >"$work/local.txt"
-cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks"
+same_as_local "$daemon" "${generation[@]}"
 [ "$(grep -c "duck dpdk-.: [1-9][0-9]* slices.* [1-9][0-9]* expert reads" "$work/net.log")" -eq 3 ] || fail "who has computed: $(grep slices "$work/net.log")"
 
 # One after the other is deaf when it is looked for, and so comes last: nothing moves.

@@ -139,6 +139,17 @@ idle() {
     echo $(((after[0] - before[0]) / 20000000)) $(((after[1] - before[1]) / 20000000))
 }
 
+# same_as_local PID ARGUMENT...: ends an answer that goes to net.txt and net.log: local ducks give the same text.
+same_as_local() {
+    local pid=$1 tokens
+    shift
+    kill -INT "$pid" 2>/dev/null || true # enough
+    wait "$pid" || fail "the answer failed: $(tail -n 3 "$work/net.log")"
+    tokens=$(sed -n 's/.* \([0-9]*\) generated (.*/\1/p' "$work/net.log")
+    local_duckd "$@" -n "$tokens" >"$work/local.txt"
+    cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks"
+}
+
 # memif_flock POLL: a flock file whose only duck, 10.21.0.101, is duck-dpdk on the other side of a memif ($memif: its
 # arguments); POLL: whether the host never sleeps.
 memif_flock() {
