@@ -38,6 +38,7 @@ static struct {
     uint32_t slot_bytes, slots, next; // next: that the kernel fills
     uint32_t lent;                    // slots before it that the last recv() handed out
     uint64_t stuck_ns;                // since when the next frame to send has not been taken; 0: it has
+    uint32_t hopeless;                // frames of so many bytes or more get one try each; 0: none do
 } the;
 
 static struct tpacket2_hdr *slot(uint32_t i)
@@ -86,14 +87,28 @@ static uint32_t packet_recv(void *self, struct frame *out, uint32_t max)
 }
 
 /* What the kernel calls "no buffers" may be a queue that is full, or a frame that will never pass: too long
- * for the other end of a veth. True: it is given up. */
-static bool is_stuck(void)
+ * for the other end of a veth. True: it is given up, and whatever is as long at its first failure, or else a
+ * host that asks again and again for what cannot come takes all of the duck's time. */
+static bool is_hopeless(uint32_t bytes)
 {
+    if (the.hopeless && bytes >= the.hopeless) return true;
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
     if (the.stuck_ns == 0) the.stuck_ns = now;
-    return now - the.stuck_ns > STUCK_NS;
+    if (now - the.stuck_ns <= STUCK_NS) return false;
+    the.stuck_ns = 0;
+    the.hopeless = bytes;
+    return true;
+}
+
+/* Frames that were taken: what is as long may hope again. */
+static void taken(const struct frame *f, uint32_t count)
+{
+    the.stuck_ns = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (f[i].bytes >= the.hopeless) the.hopeless = 0;
+    the.stats.out += count;
 }
 
 static uint32_t packet_send(void *self, const struct frame *f, uint32_t count)
@@ -111,13 +126,12 @@ static uint32_t packet_send(void *self, const struct frame *f, uint32_t count)
         the.stats.errors += count;
         return count;
     }
-    if (n < 0 && (errno != ENOBUFS || !is_stuck())) return 0;
-    if (n < 0) { // and whatever follows, until one is taken
+    if (n < 0 && (errno != ENOBUFS || !is_hopeless(f[0].bytes))) return 0;
+    if (n < 0) {
         the.stats.errors++;
         return 1;
     }
-    the.stuck_ns = 0;
-    the.stats.out += (uint64_t)n;
+    taken(f, (uint32_t)n);
     return (uint32_t)n;
 }
 

@@ -33,13 +33,14 @@ sed 's/iface=p0[^"]*/iface=q0/; s,10.21.0.1/24,10.21.0.2/24,; s/"payload": 8928,
 resent() { # by the duck, as it tells another host
     x timeout 60 "$build/duckd" flock status --json --flock "$work/other" 2>"$work/status.log" | sed -n 's/.*"resend_served": \([0-9]*\).*/\1/p'
 }
+answers() { before=$(resent) && [ -n "$before" ]; }
 resends() { [ "$(resent)" -gt "$before" ]; }
 ip netns exec "$ns" timeout 200 "$build/bench-net" --flock "$work/port" "${small[@]}" --activation fp8 --steps 40000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
 bench=$!
 pids+=("$bench")
 wait_for "steps begin" "$work/bench.log"
 x ip link set d0_1b mtu 1500
-before=$(resent) || fail "the duck is silent: $(cat "$work/status.log")"
+until_true 60 answers || fail "the duck is silent: $(cat "$work/status.log")"
 until_true 60 resends || fail "the duck answers no more: $(cat "$work/status.log")"
 kill "$bench"
 wait "$bench" 2>/dev/null || true
