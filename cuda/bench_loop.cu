@@ -6,6 +6,7 @@
 
 extern "C" {
 #include "host/engine/synthetic_flock.h"
+#include "host/flock/spec.h"
 #include "host/model/synthetic.h"
 }
 
@@ -117,8 +118,10 @@ void loop_ducks(const struct model *model, const char *config, uint32_t position
     if (b->shared) h.shared_experts = 0;
     must(synthetic_open(&held, &h, format, config, &err), &err);
     must(pool_open(&pool, 0, &err), &err);
+    struct flock_spec spec;
+    must(flock_spec_read(&spec, "local", &err), &err);
     struct flock_options o = {};
-    o.model = &held, o.pool = pool, o.spec = "local", o.lanes = 1, o.max_tokens = GRAPH_ROWS;
+    o.model = &held, o.pool = pool, o.spec = &spec, o.lanes = 1, o.max_tokens = GRAPH_ROWS;
     o.activation = WIRE_BF16, o.result = WIRE_F32;
     must(flock_open(&flock, &o, &err), &err);
     struct synthetic_flock *s = synthetic_flock_open(flock, model, &held.config, 1, GRAPH_ROWS);

@@ -342,17 +342,11 @@ static int check_form(const struct options *o, struct error *err)
     return 0;
 }
 
-/* A wrong number of local ducks is wrong usage; what is in a file is not: the engine looks at it first. */
-static int check_flock(const char *text, struct error *err)
-{
-    return text && strncmp(text, "local:", strlen("local:")) == 0 ? flock_spec_check(text, err) : 0;
-}
-
 /* What every command cannot do without, and options that contradict each other. */
 static int check_whole(const struct options *o, struct error *err)
 {
     const char *name = command_name(o->command);
-    int rc = check_flock(o->flock, err);
+    int rc = o->flock ? flock_spec_check_text(o->flock, err) : 0; // a wrong file is no wrong usage
     if (rc) return rc;
     switch (o->command) {
     case COMMAND_GENERATE:

@@ -133,7 +133,7 @@ int session_load(struct session *s, struct error *err)
     struct engine_options e = {
         .synthetic = s->synthetic ? &synthetic : NULL,
         .model_dir = s->dir,
-        .flock_spec = o->flock ? o->flock : "local",
+        .flock = o->flock ? o->flock : "local",
         .backend = backends[o->backend],
         .threads = (unsigned)o->threads,
         .mtp = s->mtp,

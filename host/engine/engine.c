@@ -39,7 +39,7 @@ void engine_close(struct engine *e)
     prefix_cache_close(e->prefixes); // hands what it holds to the store
     kv_store_close(e->store);
     free(e->owner);
-    if (e->close_parts) e->close_parts(e);
+    if (e->close_parts) e->close_parts(&e->parts);
     free(e);
 }
 
@@ -50,7 +50,7 @@ const struct model *engine_model(const struct engine *e)
 
 struct flock *engine_flock(struct engine *e)
 {
-    return e->flock;
+    return e->parts.flock;
 }
 
 struct backend *engine_backend(struct engine *e)

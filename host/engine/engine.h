@@ -25,9 +25,11 @@ struct synthetic_options {
 };
 
 struct engine_options {
-    const struct synthetic_options *synthetic;    // NULL: model_dir is a checkpoint
-    const char *model_dir, *flock_spec, *backend; // backend: "auto", "cpu", "cuda"
-    unsigned threads;                             // 0: one per CPU
+    const struct synthetic_options *synthetic; // NULL: model_dir is a checkpoint
+    const char *model_dir;
+    const char *flock;   // "local", "local:N" or the path of a JSON file (host/flock/spec.h)
+    const char *backend; // "auto", "cpu", "cuda"; NULL: "auto"
+    unsigned threads;    // 0: one per CPU
     bool mtp;
     bool mtp_always; // draft in every round, also where drafts cost more than they bring
     enum wire_dtype wire_activation, wire_result;

@@ -28,15 +28,22 @@ struct engine_settings {
     uint64_t prefix_cache_bytes, bytes_per_position;
 };
 
-struct engine {
-    const struct model *model;
-    struct model *opened; // the same, if the engine opened it
+/* What engine_open() opened for its engine; all NULL for one around the caller's parts. */
+struct engine_parts {
+    struct model *model;
     struct model *held;   // of a synthetic model: what the flock was opened with
     struct model *routed; // what the flock was opened with where the backend has the shared experts
     struct synthetic_flock *synthetic;
     struct pool *pool;
     struct flock *flock;
     struct backend *backend;
+};
+
+struct engine {
+    const struct model *model;
+    struct backend *backend;
+    struct engine_parts parts;
+    void (*close_parts)(struct engine_parts *parts); // NULL: they are the caller's
     struct engine_settings set;
     struct lanes *lanes;
     struct prefix_cache *prefixes; // NULL: none
@@ -46,9 +53,8 @@ struct engine {
     bool in_step;
     struct drafts drafts;
     struct prefill_share share;
-    uint64_t turns;                        // given to prompts, see generation.turn
-    uint32_t decoding;                     // generations that decode in this round
-    void (*close_parts)(struct engine *e); // model, pool, flock and backend, if the engine opened them
+    uint64_t turns;    // given to prompts, see generation.turn
+    uint32_t decoding; // generations that decode in this round
 };
 
 /* The engine around parts that are open already and stay the caller's. */
@@ -98,7 +104,8 @@ void generation__end(struct generation *g, enum finish_reason reason);
 void generation__fail(struct generation *g, int rc); // its result has the message already
 void generation__release(struct generation *g);      // everything but the result
 
-/* kv_restore.c: files behind the prefix cache. */
+/* kv_restore.c: files behind the prefix cache. Identity: what makes KV useless to another process. */
+uint64_t engine__kv_identity(const struct engine *e, const struct engine_options *o);
 int engine__open_store(struct engine *e, const struct kv_store_options *o, struct error *err);
 enum prefix_reuse engine__reuse(const struct engine *e); // what a prompt wants of the cache
 void engine__restore(struct engine *e, const int32_t *ids,

@@ -1,5 +1,10 @@
 /* kv_restore.c: between the prefix cache and its files: what the cache holds is written down when it has been
  * there for a moment, or when it is given up; what a prompt could use is brought back. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "duck/siphash.h"
 #include "host/engine/engine_internal.h"
 #include "host/util/clock.h"
 
@@ -20,6 +25,34 @@ static void on_drop(void *ctx, const struct sequence *s, bool conversation, bool
 enum prefix_reuse engine__reuse(const struct engine *e)
 {
     return !e->set.mtp ? PREFIX_MAIN : e->set.mtp_window ? PREFIX_EITHER : PREFIX_ALL;
+}
+
+/* Other weights, another shape or another arithmetic. Files are told apart by name, size and time, as a
+ * restart must not read them all. */
+uint64_t engine__kv_identity(const struct engine *e, const struct engine_options *o)
+{
+    const struct model *m = e->model;
+    char path[4200], text[512];
+    static const struct siphash_key key = {1, 2};
+    uint64_t sum = 0;
+    int n =
+        snprintf(text, sizeof text, "%s %d %d %u %u %u %u %llu", e->backend->ops->name, e->set.mtp,
+                 e->backend->shared, o->kv_dtype_set ? o->kv_dtype + 1u : 0u, (unsigned)o->wire_activation,
+                 (unsigned)o->wire_result, m->config.layers, (unsigned long long)e->set.bytes_per_position);
+    sum ^= siphash(&key, text, (size_t)n);
+    for (uint32_t i = 0; i <= checkpoint_files(m->checkpoint); i++) {
+        struct stat st;
+        if (i < checkpoint_files(m->checkpoint))
+            snprintf(path, sizeof path, "%s", checkpoint_file(m->checkpoint, i));
+        else
+            snprintf(path, sizeof path, "%s/config.json", m->dir);
+        if (stat(path, &st)) continue;
+        const char *name = strrchr(path, '/');
+        n = snprintf(text, sizeof text, "%llx %s %lld %lld %ld", (unsigned long long)sum, name ? name : path,
+                     (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        sum = siphash(&key, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    }
+    return sum;
 }
 
 int engine__open_store(struct engine *e, const struct kv_store_options *o, struct error *err)

@@ -83,9 +83,9 @@ int engine_probe(struct engine *e, uint32_t tokens, double seconds, struct engin
         for (size_t i = 0; i < choices; i++) weights[i] = 1.0f / (float)c->top_k;
         struct mlp_step step = {
             .tokens = tokens, .top_k = c->top_k, .x = x, .ids = ids, .weights = weights, .y = x + values};
-        count(e->flock, out, -1);
+        count(e->parts.flock, out, -1);
         rc = run_steps(e, &step, ids, seconds, out, err);
-        count(e->flock, out, 1);
+        count(e->parts.flock, out, 1);
         out->flops = 2.0 * out->steps * tokens * (c->top_k + (e->backend->shared ? 0 : c->shared_experts)) *
                      3.0 * c->hidden_size * c->expert_width;
     }

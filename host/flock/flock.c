@@ -60,15 +60,19 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
 {
     *out = NULL;
     struct flock *f = calloc(1, sizeof *f);
-    if (!f) return error_set(err, -ENOMEM, "no memory for a flock");
+    if (!f) {
+        flock_spec_free(o->spec);
+        return error_set(err, -ENOMEM, "no memory for a flock");
+    }
+    f->spec = *o->spec;
+    *o->spec = (struct flock_spec){0};
     f->config = o->model->config;
     f->lanes = o->lanes;
     f->model = o->model;
     f->pool = o->pool;
     f->lane = calloc(o->lanes + 1, sizeof *f->lane);
     f->max_tokens = o->max_tokens;
-    int rc = f->lane ? flock_spec_read(&f->spec, o->spec, err)
-                     : error_set(err, -ENOMEM, "no memory for %u lanes", o->lanes);
+    int rc = f->lane ? 0 : error_set(err, -ENOMEM, "no memory for %u lanes", o->lanes);
     if (rc != 0) goto fail;
     if (f->spec.transport->find) rc = f->spec.transport->find(&f->transport, &f->spec, err);
     if (rc == 0) rc = make_plan(f, o->mtp, err);

@@ -15,10 +15,12 @@
 #include "host/model/model.h"
 #include "host/util/pool.h"
 
+struct flock_spec; // spec.h
+
 struct flock_options {
     const struct model *model;
     struct pool *pool;
-    const char *spec; // "local", "local:N" or the path of a JSON file
+    struct flock_spec *spec; // taken over, also on failure: it is empty afterwards
     uint32_t lanes, max_tokens;
     bool mtp;                           // hold the MTP layer's experts too
     enum wire_dtype activation, result; // on the wire; local ducks round the same way

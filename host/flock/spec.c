@@ -44,22 +44,33 @@ static int ducks_of_machine(uint32_t *ducks, struct error *err)
     return rc;
 }
 
+static bool is_local(const char *text)
+{
+    return strcmp(text, "local") == 0 || strncmp(text, "local:", strlen("local:")) == 0;
+}
+
+/* Of "local" or "local:N". 0: as many as suit the machine. */
+static int read_count(uint32_t *ducks, const char *text, struct error *err)
+{
+    *ducks = 0;
+    if (strcmp(text, "local") == 0) return 0;
+    const char *digits = text + strlen("local:");
+    char *end;
+    unsigned long n = strtoul(digits, &end, 10);
+    if (*digits < '0' || *digits > '9' || *end || n == 0 || n > FLOCK_MAX_DUCKS) {
+        return error_set(err, -EINVAL, "flock '%.60s': the number of local ducks must be 1 .. %u", text,
+                         FLOCK_MAX_DUCKS);
+    }
+    *ducks = (uint32_t)n;
+    return 0;
+}
+
 static int read_local(struct flock_spec *out, const char *text, struct error *err)
 {
     uint32_t ducks;
-    if (strcmp(text, "local") == 0) {
-        int rc = ducks_of_machine(&ducks, err);
-        if (rc != 0) return rc;
-    } else {
-        const char *digits = text + strlen("local:");
-        char *end;
-        unsigned long n = strtoul(digits, &end, 10);
-        if (*digits < '0' || *digits > '9' || *end || n == 0 || n > FLOCK_MAX_DUCKS) {
-            return error_set(err, -EINVAL, "flock '%.60s': the number of local ducks must be 1 .. %u", text,
-                             FLOCK_MAX_DUCKS);
-        }
-        ducks = (uint32_t)n;
-    }
+    int rc = read_count(&ducks, text, err);
+    if (rc == 0 && ducks == 0) rc = ducks_of_machine(&ducks, err);
+    if (rc != 0) return rc;
     out->transport = &transport_local;
     return allocate(out, ducks, err);
 }
@@ -203,8 +214,7 @@ static int read_file(struct flock_spec *out, const char *path, struct error *err
 int flock_spec_read(struct flock_spec *out, const char *text, struct error *err)
 {
     *out = (struct flock_spec){0};
-    bool local = strcmp(text, "local") == 0 || strncmp(text, "local:", strlen("local:")) == 0;
-    int rc = local ? read_local(out, text, err) : read_file(out, text, err);
+    int rc = is_local(text) ? read_local(out, text, err) : read_file(out, text, err);
     if (rc != 0) flock_spec_free(out);
     return rc;
 }
@@ -217,10 +227,8 @@ void flock_spec_free(struct flock_spec *s)
     *s = (struct flock_spec){0};
 }
 
-int flock_spec_check(const char *text, struct error *err)
+int flock_spec_check_text(const char *text, struct error *err)
 {
-    struct flock_spec spec;
-    int rc = flock_spec_read(&spec, text, err);
-    if (rc == 0) flock_spec_free(&spec);
-    return rc;
+    uint32_t ducks;
+    return is_local(text) ? read_count(&ducks, text, err) : 0;
 }

@@ -31,7 +31,7 @@ int flock_spec_read(struct flock_spec *out, const char *text, struct error *err)
 int flock_spec_parse(struct flock_spec *out, const char *json, size_t length, const char *name,
                      struct error *err);
 void flock_spec_free(struct flock_spec *s);
-/* What flock_spec_read() says of it, for who needs to know before anything large is read. */
-int flock_spec_check(const char *text, struct error *err);
+/* Whether the text itself is wrong, which takes no look at files or the machine: a path never is. */
+int flock_spec_check_text(const char *text, struct error *err);
 
 #endif

@@ -37,10 +37,10 @@ static bool on_token(void *ctx, const struct generated *token)
     return true;
 }
 
-static struct engine *open_engine(const char *backend, const char *flock_spec, enum kv_dtype kv, bool mtp)
+static struct engine *open_engine(const char *backend, const char *ducks, enum kv_dtype kv, bool mtp)
 {
     const struct engine_options o = {.model_dir = MODEL,
-                                     .flock_spec = flock_spec,
+                                     .flock = ducks,
                                      .backend = backend,
                                      .mtp = mtp,
                                      .kv_dtype = kv,

@@ -69,6 +69,21 @@ static void bad_words(void **state)
     }
 }
 
+/* Before a file is opened or the machine is looked at. */
+static void the_text_alone(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"local", "local:1", "local:256", "no-such-file.json", "localhost", ""};
+    static const char *const bad[] = {"local:", "local:0", "local:257", "local:x"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_int_equal(flock_spec_check_text(good[i], NULL), 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct error err = {0};
+        assert_int_equal(flock_spec_check_text(bad[i], &err), -EINVAL);
+        assert_non_null(strstr(err.text, bad[i]));
+    }
+}
+
 static int parse(struct flock_spec *s, const char *json, struct error *err)
 {
     return flock_spec_parse(s, json, strlen(json), "f.json", err);
@@ -147,8 +162,8 @@ static void from_a_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(local_forms), cmocka_unit_test(bad_words),   cmocka_unit_test(unlike_ducks),
-        cmocka_unit_test(bad_json),    cmocka_unit_test(from_a_file),
+        cmocka_unit_test(local_forms),  cmocka_unit_test(bad_words), cmocka_unit_test(the_text_alone),
+        cmocka_unit_test(unlike_ducks), cmocka_unit_test(bad_json),  cmocka_unit_test(from_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static uint32_t prompt_count(const struct golden_model *m)
 }
 
 static const struct engine_options exact = {.backend = "cpu",
-                                            .flock_spec = "local:3",
+                                            .flock = "local:3",
                                             .mtp = true,
                                             .wire_activation = WIRE_F32,
                                             .wire_result = WIRE_F32,
@@ -178,7 +178,7 @@ static void greedy_text_is_the_references(void **state)
             for (int mtp = 0; mtp < 2; mtp++) {
                 if (REDUCED && mtp != (f == 1)) continue; // without MTP on 1 and 7 ducks, with it on 3
                 struct engine_options o = exact;
-                o.flock_spec = flocks[f];
+                o.flock = flocks[f];
                 o.mtp = mtp;
                 struct engine *e = compare_open(models[m].dir, &o);
                 for (uint32_t p = 0; p < prompt_count(&models[m]); p++) {

@@ -22,7 +22,7 @@
 enum { ROWS = REDUCED ? 12 : 40, SAMPLED = REDUCED ? 16 : 48 };
 
 static const struct engine_options base = {
-    .backend = "cpu", .flock_spec = "local:3", .mtp = true, .kv_dtype = KV_F32, .kv_dtype_set = true};
+    .backend = "cpu", .flock = "local:3", .mtp = true, .kv_dtype = KV_F32, .kv_dtype_set = true};
 
 struct bits {
     uint64_t hash;
@@ -78,7 +78,7 @@ static void check_flocks(const char *dir, bool all_work)
     for (size_t f = 0; f < 6; f++) {
         if (REDUCED && f % 2 == 1 && f < 5) continue;
         struct engine_options o = base;
-        o.flock_spec = flocks[f];
+        o.flock = flocks[f];
         struct engine *e = compare_open(dir, &o);
         uint64_t bits = logits_bits(e), slices = 0, bytes = 0;
         if (f == 0) first = bits;
@@ -155,7 +155,7 @@ static void rounded_wires_are_exact_too(void **state)
         uint64_t first = 0;
         for (size_t f = 0; f < 6; f += 5) {
             struct engine_options o = base;
-            o.flock_spec = flocks[f];
+            o.flock = flocks[f];
             o.wire_activation = wires[w];
             e = compare_open(SYNTH, &o);
             uint64_t bits = logits_bits(e);
