@@ -63,10 +63,8 @@ static int run_case(struct session *s, const struct suite_case *c, uint32_t n, s
         .on_token = on_token,
         .ctx = &progress,
     };
-    interrupt_catch(false);
     uint64_t began = cpu_ns();
     int rc = answer_make(s, &q, a, err);
-    interrupt_release();
     progress_end(&progress.progress);
     *tpot_cpu_ms = NAN;
     *ttft_cpu_ms = a->count ? (double)(progress.first_cpu_ns - began) * 1e-6 : NAN;
@@ -177,7 +175,7 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
             bench_table_row(archive->out.stream, c);
             rc = output_finish(err);
         }
-        if (!rc && a.interrupted) rc = -EINTR;
+        if (!rc && interrupt_seen()) rc = -EINTR;
         answer_free(&a);
     }
     return rc;
@@ -193,7 +191,6 @@ static int warm_up(struct session *s, const struct suite *suite, struct error *e
     if (c.prompt.count > 64) c.prompt.count = 64;
     int rc =
         run_case(s, &c, s->synthetic ? WARM_UP_SYNTHETIC : WARM_UP_TOKENS, &a, &unused[0], &unused[1], err);
-    if (!rc && a.interrupted) rc = -EINTR;
     answer_free(&a);
     return rc;
 }
@@ -229,10 +226,12 @@ static int run_suite(struct bench_run *run, const struct suite *suite, const cha
     run->cases = calloc(suite->count, sizeof *run->cases);
     if (!run->cases) return error_set(err, -ENOMEM, "out of memory");
     int rc = save_flock(run, dir, "before", err);
+    interrupt_catch(false); // to the end: what is asked for between two cases counts, too
     if (!rc) rc = warm_up(run->session, suite, err);
-    if (!rc) rc = probe(&run->probe[0], run->session, suite, err);
-    if (!rc) rc = run_cases(run, suite, dir, archive, err);
+    if (!rc && !interrupt_seen()) rc = probe(&run->probe[0], run->session, suite, err);
+    if (!rc) rc = interrupt_seen() ? -EINTR : run_cases(run, suite, dir, archive, err);
     if (!rc) rc = probe(&run->probe[1], run->session, suite, err);
+    interrupt_release();
     if (!rc || rc == -EINTR) {
         int saved = save_flock(run, dir, "after", err);
         if (!saved) saved = save_summary(run, dir, err);
