@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -201,7 +202,8 @@ void bench_summary(FILE *to, const struct bench_run *run)
     fputs(", ", to);
     text_member(to, "suite_name", run->suite_name ? run->suite_name : "");
     fputs(",\n ", to);
-    text_member(to, "model", s->dir);
+    char model[4096]; // for whoever reads this elsewhere: plan --bench
+    text_member(to, "model", realpath(s->dir, model) ? model : s->dir);
     fputs(", ", to);
     text_member(to, "backend", engine_backend(s->engine)->ops->name);
     write_synthetic(to, s);

@@ -1,6 +1,7 @@
 /* bench_test.c: `duckd bench --synthetic` and what a run leaves behind. */
 #include "support.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,43 @@ static void a_run_is_archived_whole(void **state)
     outcome_free(&o);
 }
 
+/* The model's path in summary.json holds wherever it is read. */
+static void plan_reads_a_run_from_another_directory(void **state)
+{
+    (void)state;
+    struct outcome o =
+        run("here=$PWD; (cd $S && $D bench --synthetic models/duckling/config.json -n 2 -q "
+            "--csv \"$here/g\" > /dev/null) && "
+            "$D plan --hardware $S/configs/hardware-reference.json --set domains=1 --bench g --json");
+    if (o.status) print_error("%s", o.err);
+    assert_int_equal(o.status, 0);
+    cJSON_Delete(json_of(&o));
+    outcome_free(&o);
+}
+
+/* Ctrl-C ends the suite in whichever step of a case it comes: in the only one of an answer of one token, too.
+ */
+static void an_interrupted_suite_ends(void **state)
+{
+    static const char *const bench[] = {
+        "bench", "--csv", "i", "--suite", "i.json", "--model", SOURCE_DIR "/models/duckling", NULL};
+    (void)state;
+    struct outcome made =
+        run("(printf '{\"cases\": ['; for i in 1 2 3 4 5 6 7 8 9; do [ $i = 1 ] || printf ,; printf "
+            "'{\"name\": \"case-%%s\", \"n\": 1, \"tokens\": [0' $i; for t in $(seq 400); do printf "
+            "',%%s' $t; done; printf ']}'; done; printf ']}') > i.json");
+    assert_int_equal(made.status, 0);
+    outcome_free(&made);
+    struct child c = child_start(0, bench);
+    child_expect(&c, 0, "case-1 ");
+    kill(c.pid, SIGINT);
+    assert_int_equal(child_end(&c), 130);
+    made = run("ls i");
+    assert_null(strstr(made.out, "case-9.csv"));
+    assert_non_null(strstr(made.out, "summary.json"));
+    outcome_free(&made);
+}
+
 /* Whose weights are shared decides what is computed; who computes it does not. */
 static void a_synthetic_text_does_not_depend_on_the_ducks(void **state)
 {
@@ -114,6 +152,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_output_of_a_synthetic_run_says_so),
         cmocka_unit_test(a_run_is_archived_whole),
+        cmocka_unit_test(plan_reads_a_run_from_another_directory),
+        cmocka_unit_test(an_interrupted_suite_ends),
         cmocka_unit_test(a_synthetic_text_does_not_depend_on_the_ducks),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
