@@ -86,6 +86,7 @@ int main(int argc, char **argv)
 
     occupy_standard_streams();
     signal(SIGPIPE, SIG_IGN); // a closed stdout is an error code here, not a death
+    signal(SIGXFSZ, SIG_IGN); // so is a file that may not grow (ulimit -f)
     if (options_parse(&options, argc, argv, &err) == OPTIONS_WRONG_USAGE) {
         const char *command = command_name(options.command);
         log_error("%s (try: duckd %s%s--help)", err.text, command ? command : "", command ? " " : "");

@@ -340,6 +340,19 @@ static void ctrl_c_keeps_what_is_there(void **state)
     free(csv);
 }
 
+/* A file that may not grow is an output that cannot be written, not a death. */
+static void a_limit_of_file_size_is_said(void **state)
+{
+    (void)state;
+    struct outcome o =
+        run("(ulimit -f 2; $D generate -p 'Tell me a story.' -n 99 --ignore-eos --csv limited.csv); "
+            "echo $?; ls");
+    assert_non_null(strstr(o.out, "\n1\n"));
+    assert_null(strstr(o.out, "limited"));
+    assert_non_null(strstr(o.err, "limited.csv: cannot be written: File too large"));
+    outcome_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -356,6 +369,7 @@ int main(void)
         cmocka_unit_test(a_closed_stdout_ends_it_quietly),
         cmocka_unit_test(closed_streams_do_not_end_up_in_its_files),
         cmocka_unit_test(ctrl_c_keeps_what_is_there),
+        cmocka_unit_test(a_limit_of_file_size_is_said),
     };
     return cmocka_run_group_tests_name("cli generate", tests, NULL, remove_scratch);
 }
