@@ -2,11 +2,13 @@
 #include "host/text/tokenizer_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "host/text/utf8.h"
 
@@ -35,11 +37,15 @@ void ids_free(struct ids *ids)
 
 static int read_file(const char *path, char **text, size_t *length, struct error *err)
 {
-    FILE *file = fopen(path, "rb");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO is refused, not waited for
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "rb");
     struct stat st;
     if (!file || fstat(fileno(file), &st)) {
         int code = errno;
-        if (file) fclose(file);
+        if (file)
+            fclose(file);
+        else if (fd >= 0)
+            close(fd);
         return error_set(err, -code, "%s: %s", path, strerror(code));
     }
     int rc = 0;
