@@ -68,7 +68,13 @@ int output_open(struct output_file *f, const char *path, struct error *err)
     if (strlen(path) >= sizeof f->path) {
         return error_set(err, -ENAMETOOLONG, "a path of %zu characters is too long", strlen(path));
     }
-    if (!realpath(path, f->path)) strcpy(f->path, path); // what a link points to is replaced, not the link
+    if (!realpath(path, f->path)) { // what a link points to is replaced, not the link
+        int code = errno;
+        if (lstat(path, &st) == 0)
+            return error_set(err, -code, "%s: cannot be written: a link to nowhere: %s", path,
+                             strerror(code));
+        strcpy(f->path, path);
+    }
     if (!strncmp(path, "/dev/", 5)) {
         f->stream = fopen(path, "ab"); // /dev/fd/3 may be a file of somebody else's by now
     } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
