@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "host/flock/spec.h"
+#include "host/http/http.h"
 
 static_assert(sizeof((struct options){0}.given) >= 64, "one entry per row of the table");
 
@@ -342,6 +343,14 @@ static int check_form(const struct options *o, struct error *err)
     return 0;
 }
 
+static int check_serve(const struct options *o, struct error *err)
+{
+    if (o->kv_dir && o->kv_cache_mb == 0)
+        return error_set(err, -EINVAL, "--kv-dir %s: KV comes back through --kv-cache, which is 0",
+                         o->kv_dir);
+    return http_check(o->listen ? o->listen : HTTP_LISTEN, o->cors.item, o->cors.count, err);
+}
+
 /* What every command cannot do without, and options that contradict each other. */
 static int check_whole(const struct options *o, struct error *err)
 {
@@ -388,6 +397,8 @@ static int check_whole(const struct options *o, struct error *err)
     case COMMAND_PLAN:
         if (!o->hardware) return need("a description of the hardware: --hardware F", name, err);
         break;
+    case COMMAND_SERVE:
+        return check_serve(o, err);
     default:
         break;
     }

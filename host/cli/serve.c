@@ -64,9 +64,6 @@ int command_serve(const struct options *o, struct error *err)
 {
     struct session s;
     char name[256];
-    if (o->kv_dir && o->kv_cache_mb == 0)
-        return error_set(err, -EINVAL, "--kv-dir %s: KV comes back through --kv-cache, which is 0",
-                         o->kv_dir);
     int rc = session_prepare(&s, o, SESSION_CHAT, err);
     if (rc) return rc;
     name_model(&s, name, sizeof name);
@@ -75,7 +72,7 @@ int command_serve(const struct options *o, struct error *err)
     s.kv_dir = o->kv_dir;
     s.kv_dir_bytes = (uint64_t)o->kv_dir_mb << 20;
     struct http_options h = {
-        .listen = o->listen ? o->listen : "127.0.0.1:8080",
+        .listen = o->listen ? o->listen : HTTP_LISTEN,
         .model_name = o->model_name ? o->model_name : name,
         .api_keys = o->api_keys,
         .origins = o->cors.item,

@@ -15,6 +15,8 @@
 #include "host/text/chat_encoding.h"
 #include "host/text/tokenizer.h"
 
+#define HTTP_LISTEN "127.0.0.1:8080" // where nothing else is said
+
 struct http_options {
     const char *listen; // "ADDRESS:PORT"; port 0: any, said in the log
     const char *model_name;
@@ -36,6 +38,9 @@ struct http_options {
     int (*load)(void *ctx, struct engine **out, struct error *err);
     void *ctx;
 };
+
+/* Whether `listen` and `origins` could be served, before anything is opened. */
+int http_check(const char *listen, const char *const *origins, size_t count, struct error *err);
 
 /* Serves until SIGTERM or SIGINT; 0: ended as asked. */
 int http_serve(const struct http_options *o, struct error *err);

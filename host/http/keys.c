@@ -7,29 +7,44 @@
 
 #include "host/http/routes.h"
 
+#define MAX_KEY 1022 // bytes
+
+/* A line of a file of keys, which getline() ended with a NUL. */
+static int add_line(struct server *s, char *line, size_t length, const char *path, unsigned number,
+                    struct error *err)
+{
+    while (length && strchr(" \t\r\n", line[length - 1])) line[--length] = '\0';
+    if (length == 0 || line[0] == '#') return 0;
+    if (length > MAX_KEY)
+        return error_set(err, -EINVAL, "%s: line %u has %zu bytes, a key can have %d", path, number, length,
+                         MAX_KEY);
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)line[i];
+        if (c >= ' ' && c != 0x7f) continue;
+        return error_set(err, -EINVAL, "%s: line %u has a byte 0x%02x, which no header can carry: not a key",
+                         path, number, (unsigned)c);
+    }
+    char **grown = realloc(s->key, (s->key_count + 1) * sizeof *grown);
+    if (grown) s->key = grown;
+    char *copy = grown ? strdup(line) : NULL;
+    if (!copy) return error_set(err, -ENOMEM, "out of memory");
+    s->key[s->key_count++] = copy;
+    return 0;
+}
+
 int keys_read(struct server *s, const char *path, struct error *err)
 {
     FILE *f = fopen(path, "re");
     if (!f) return error_set(err, -errno, "%s: cannot be opened: %s", path, strerror(errno));
-    char line[1024];
+    char *line = NULL;
+    size_t size = 0;
     int rc = 0;
-    for (unsigned number = 1; !rc && fgets(line, sizeof line, f); number++) {
-        size_t length = strlen(line);
-        if (length + 1 == sizeof line && line[length - 1] != '\n') {
-            rc = error_set(err, -EINVAL, "%s: line %u is longer than a key can be (%zu bytes)", path, number,
-                           sizeof line - 2);
-            break;
-        }
-        while (length && strchr(" \t\r\n", line[length - 1])) line[--length] = '\0';
-        if (length == 0 || line[0] == '#') continue;
-        char **grown = realloc(s->key, (s->key_count + 1) * sizeof *grown);
-        if (grown) s->key = grown;
-        char *copy = grown ? strdup(line) : NULL;
-        if (copy)
-            s->key[s->key_count++] = copy;
-        else
-            rc = error_set(err, -ENOMEM, "out of memory");
-    }
+    errno = 0;
+    ssize_t length = 0;
+    for (unsigned number = 1; !rc && (length = getline(&line, &size, f)) >= 0; number++)
+        rc = add_line(s, line, (size_t)length, path, number, err);
+    if (!rc && !feof(f)) rc = error_set(err, -errno, "%s: cannot be read: %s", path, strerror(errno));
+    free(line);
     fclose(f);
     // An empty file must not mean that everybody may come in.
     if (!rc && s->key_count == 0) rc = error_set(err, -EINVAL, "%s: holds no key", path);

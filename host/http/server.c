@@ -33,7 +33,7 @@ static int uv_error(struct error *err, int rc, const char *what)
 static void close_handle(uv_handle_t *handle, void *arg)
 {
     (void)arg;
-    if (!uv_is_closing(handle)) uv_close(handle, NULL);
+    if (handle->loop && !uv_is_closing(handle)) uv_close(handle, NULL); // without a loop it never opened
 }
 
 /* Nobody is left: connections and handles are closed, which ends the loop. */
@@ -158,6 +158,28 @@ static int parse_address(const char *listen, struct sockaddr_storage *out, bool 
     return error_set(err, -EINVAL, "--listen is '%s': '%s' is no IP address", listen, host);
 }
 
+/* As browsers write it: no path, not even a '/' at the end, with which no page's origin would ever match. */
+static bool is_origin(const char *text)
+{
+    const char *host = strstr(text, "://");
+    if (!strcmp(text, "*") || !strcmp(text, "null")) return true;
+    if (!host || host == text) return false;
+    for (const char *c = text; *c; c++)
+        if (*c <= ' ' || *c > '~' || (c >= host + strlen("://") && strchr("/?#@", *c))) return false;
+    return true;
+}
+
+int http_check(const char *listen, const char *const *origins, size_t count, struct error *err)
+{
+    struct sockaddr_storage address;
+    bool loopback;
+    for (size_t i = 0; i < count; i++)
+        if (!is_origin(origins[i]))
+            return error_set(err, -EINVAL, "--cors is '%s', it can be * or an origin, https://chat.example",
+                             origins[i]);
+    return parse_address(listen, &address, &loopback, err);
+}
+
 static int listen_on(struct server *s, struct error *err)
 {
     struct sockaddr_storage address;
@@ -179,15 +201,17 @@ static int listen_on(struct server *s, struct error *err)
     return 0;
 }
 
-static int open_loop(struct server *s, struct error *err)
+/* *looping: the loop is there and has to be closed, whatever else failed. */
+static int open_loop(struct server *s, bool *looping, struct error *err)
 {
     int rc = uv_loop_init(&s->loop);
+    *looping = !rc;
     if (rc) return uv_error(err, rc, "libuv");
-    uv_tcp_init(&s->loop, &s->listener);
-    uv_timer_init(&s->loop, &s->tick);
-    uv_signal_init(&s->loop, &s->term);
-    uv_signal_init(&s->loop, &s->interrupt);
-    rc = uv_async_init(&s->loop, &s->wake, on_wake);
+    rc = uv_tcp_init(&s->loop, &s->listener);
+    if (!rc) rc = uv_timer_init(&s->loop, &s->tick);
+    if (!rc) rc = uv_signal_init(&s->loop, &s->term);
+    if (!rc) rc = uv_signal_init(&s->loop, &s->interrupt);
+    if (!rc) rc = uv_async_init(&s->loop, &s->wake, on_wake);
     s->listener.data = s->tick.data = s->term.data = s->interrupt.data = s->wake.data = s;
     if (!rc) rc = uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
     if (!rc) rc = uv_signal_start(&s->term, on_signal, SIGTERM);
@@ -218,8 +242,8 @@ int http_serve(const struct http_options *o, struct error *err)
                                      .notify = notify,
                                      .notify_ctx = &s->wake};
     int rc = o->api_keys ? keys_read(s, o->api_keys, err) : 0;
-    bool looping = !rc;
-    if (!rc) rc = open_loop(s, err);
+    bool looping = false;
+    if (!rc) rc = open_loop(s, &looping, err);
     if (!rc) rc = worker_open(&s->worker, &w, err);
     if (!rc) {
         uv_run(&s->loop, UV_RUN_DEFAULT);

@@ -80,15 +80,19 @@ static const struct refusal refusals[] = {
     {"tokenize --decode large1.json", 1,
      "large1.json: element 0 is token 6400, the model's vocabulary has 6400"},
     {"tokenize --file missing.txt", 1, "missing.txt: cannot be opened"},
-    {"serve --listen nonsense", 1, "--listen is 'nonsense', it has to be ADDRESS:PORT"},
-    {"serve --listen host:80", 1, "--listen is 'host:80': 'host' is no IP address"},
-    {"serve --listen 127.0.0.1:99999", 1, "--listen is '127.0.0.1:99999'"},
+    {"serve --listen nonsense", 2, "--listen is 'nonsense', it has to be ADDRESS:PORT"},
+    {"serve --listen host:80", 2, "--listen is 'host:80': 'host' is no IP address"},
+    {"serve --listen 127.0.0.1:99999", 2, "--listen is '127.0.0.1:99999'"},
+    {"serve --listen 127.0.0.1:0 --cors nonsense", 2, "--cors is 'nonsense', it can be * or an origin"},
+    {"serve --listen 127.0.0.1:0 --cors https://a.example/", 2, "--cors is 'https://a.example/'"},
+    {"serve --listen 127.0.0.1:0 --api-keys .", 1, ".: cannot be read: Is a directory"},
+    {"serve --listen 127.0.0.1:0 --api-keys keys.txt", 1, "keys.txt: line 2 has a byte 0x01"},
     {"serve --api-keys missing.txt", 1, "missing.txt: cannot be opened"},
     {"serve --lanes 0", 2, "--lanes is 0, it can be 1 to 256"},
     {"serve --queue -1", 2, "--queue is -1, it can be 0 to 10000"},
     {"serve --max-body 2000", 2, "--max-body is 2000, it can be 1 to 1024"},
     {"serve --kv-dir-size 0", 2, "--kv-dir-size is 0, it can be 1 to"},
-    {"serve --kv-dir d --kv-cache 0", 1, "--kv-dir d: KV comes back through --kv-cache, which is 0"},
+    {"serve --kv-dir d --kv-cache 0", 2, "--kv-dir d: KV comes back through --kv-cache, which is 0"},
     {"serve --temperature 1", 2, "serve does not take the option '--temperature'"},
     {"serve stray", 2, "unexpected argument 'stray'"},
     {"generate -p x --kv-dir d", 2, "generate does not take the option '--kv-dir'"},
@@ -100,6 +104,9 @@ static const struct refusal refusals[] = {
     {"bench --csv d --suite suite3.json", 1, "suite3.json: case 1 (../a): needs a name of letters"},
     {"bench --csv d --suite suite4.json", 1, "suite4.json: case 1 (a): has 2 prompts, it needs one"},
     {"bench --csv two.json", 1, "two.json: "},
+    {"generate -p x --csv loop", 1, "loop: cannot be written: a link to nowhere: Too many levels"},
+    {"generate -p x --csv dangling", 1, "dangling: cannot be written: a link to nowhere: No such file"},
+    {"generate -p x --model pipes", 1, "pipes/tokenizer.json: not a regular file"},
 };
 
 static void write_inputs(void)
@@ -118,8 +125,11 @@ static void write_inputs(void)
         "{\"cases\": [{\"name\": \"a\", \"prompt\": \"x\"}, {\"name\": \"a\", \"prompt\": \"x\"}]}");
     write_scratch("suite3.json", "{\"cases\": [{\"name\": \"../a\", \"prompt\": \"x\"}]}");
     write_scratch("suite4.json", "{\"cases\": [{\"name\": \"a\", \"prompt\": \"x\", \"tokens\": [1]}]}");
+    write_scratch("keys.txt", "key\nk\001ey\n");
     struct outcome o =
-        run("(printf '[1'; for i in $(seq 4096); do printf ',1'; done; printf ']') > long.json");
+        run("(printf '[1'; for i in $(seq 4096); do printf ',1'; done; printf ']') > long.json;"
+            "ln -s loop loop; ln -s nothing dangling; mkdir pipes; mkfifo pipes/tokenizer.json;"
+            "cp $S/models/duckling/config.json pipes");
     assert_int_equal(o.status, 0);
     outcome_free(&o);
 }
@@ -141,6 +151,19 @@ static void bad_input_gets_one_line_and_a_status(void **state)
         outcome_free(&o);
     }
     assert_int_equal(wrong, 0);
+}
+
+/* What has not been opened yet must not be closed: that would end the process by an assertion of libuv. */
+static void few_descriptors_are_said(void **state)
+{
+    (void)state;
+    struct outcome o = run("for f in 3 4 5 6 7 8 9; do eval \"exec $f<&-\"; done; ulimit -n 8; "
+                           "$D serve --listen 127.0.0.1:0");
+    if (o.status != 1) print_error("status %d: %s\n", o.status, o.err);
+    assert_int_equal(o.status, 1);
+    assert_int_equal(lines_in(o.err), 1);
+    assert_non_null(strstr(o.err, "too many open files"));
+    outcome_free(&o);
 }
 
 static void a_refused_output_leaves_nothing_behind(void **state)
@@ -240,6 +263,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_input_gets_one_line_and_a_status),
+        cmocka_unit_test(few_descriptors_are_said),
         cmocka_unit_test(a_refused_output_leaves_nothing_behind),
         cmocka_unit_test(help_explains_every_command),
         cmocka_unit_test(help_lists_no_command_that_does_not_exist),
