@@ -73,9 +73,24 @@ static const cJSON *get(const cJSON *object, const char *key)
     return cJSON_IsNull(item) ? NULL : item;
 }
 
-static int wrong(struct api_problem *p, const char *key, const char *what)
+/* What the client has sent, in a few words. */
+static const char *shown(const cJSON *item, char text[64])
 {
-    return api_problem_set(p, 400, "invalid_value", key, "%s must be %s", key, what);
+    if (cJSON_IsArray(item)) return "an array";
+    if (cJSON_IsObject(item)) return "an object";
+    if (cJSON_IsBool(item)) return cJSON_IsTrue(item) ? "true" : "false";
+    if (cJSON_IsString(item))
+        snprintf(text, 64, "'%.40s'", item->valuestring);
+    else
+        snprintf(text, 64, "%.10g", item ? item->valuedouble : NAN);
+    return item && !cJSON_IsNull(item) ? text : "null";
+}
+
+static int wrong(struct api_problem *p, const char *key, const char *what, const cJSON *item)
+{
+    char text[64];
+    return api_problem_set(p, 400, "invalid_value", key, "%s must be %s, not %s", key, what,
+                           shown(item, text));
 }
 
 /* Leaves *out alone when the key is absent. */
@@ -83,11 +98,13 @@ static int read_number(const cJSON *body, const char *key, double low, double hi
                        struct api_problem *p)
 {
     const cJSON *item = get(body, key);
+    char text[64];
     if (!item) return 0;
     double x = item->valuedouble;
     if (!cJSON_IsNumber(item) || !isfinite(x) || x < low || x > high || (whole && x != floor(x)))
-        return api_problem_set(p, 400, "invalid_value", key, "%s must be a %snumber from %.10g to %.10g", key,
-                               whole ? "whole " : "", low, high);
+        return api_problem_set(p, 400, "invalid_value", key,
+                               "%s must be a %snumber from %.10g to %.10g, not %s", key,
+                               whole ? "whole " : "", low, high, shown(item, text));
     *out = x;
     return 0;
 }
@@ -105,7 +122,7 @@ static int read_bool(const cJSON *body, const char *key, bool *out, struct api_p
 {
     const cJSON *item = get(body, key);
     if (!item) return 0;
-    if (!cJSON_IsBool(item)) return wrong(p, key, "true or false");
+    if (!cJSON_IsBool(item)) return wrong(p, key, "true or false", item);
     *out = cJSON_IsTrue(item);
     return 0;
 }
@@ -120,8 +137,9 @@ static int read_seed(const cJSON *body, uint64_t *seed, struct api_problem *p)
             return api_problem_set(p, 500, NULL, NULL, "no random seed to be had: %s", strerror(errno));
         return 0;
     }
-    int rc = read_number(body, "seed", -9007199254740992.0, 9007199254740992.0, true, &x, p);
-    *seed = (uint64_t)(int64_t)x;
+    // Clients draw 64 bits. A double holds 53 of them: what is rounded is rounded alike the next time.
+    int rc = read_number(body, "seed", -0x1p63, 0x1p64, true, &x, p);
+    *seed = x < 0 ? (uint64_t)(int64_t)x : x < 0x1p64 ? (uint64_t)x : UINT64_MAX;
     return rc;
 }
 
@@ -129,12 +147,13 @@ static int read_bias(const cJSON *body, uint32_t vocab, struct job *j, struct ap
 {
     const cJSON *bias = get(body, "logit_bias"), *item;
     if (!bias) return 0;
-    if (!cJSON_IsObject(bias)) return wrong(p, "logit_bias", "an object of token ids and numbers");
+    if (!cJSON_IsObject(bias)) return wrong(p, "logit_bias", "an object of token ids and numbers", bias);
     int count = cJSON_GetArraySize(bias);
     if (count == 0) return 0;
     j->bias = calloc((size_t)count, sizeof *j->bias);
     if (!j->bias) return api_problem_set(p, 500, NULL, NULL, "out of memory");
     size_t n = 0;
+    char text[64];
     cJSON_ArrayForEach(item, bias)
     {
         char *end;
@@ -145,7 +164,8 @@ static int read_bias(const cJSON *body, uint32_t vocab, struct job *j, struct ap
                                    vocab - 1);
         if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= 100))
             return api_problem_set(p, 400, "invalid_value", "logit_bias",
-                                   "logit_bias of token %ld must be a number from -100 to 100", id);
+                                   "logit_bias of token %ld must be a number from -100 to 100, not %s", id,
+                                   shown(item, text));
         j->bias[n++] = (struct logit_bias){(int32_t)id, (float)item->valuedouble};
     }
     j->sampling.bias = j->bias;
@@ -188,14 +208,14 @@ static int read_stop(const cJSON *body, struct job *j, struct api_problem *p)
     } else if (cJSON_IsArray(stop)) {
         cJSON_ArrayForEach(item, stop)
         {
-            if (!cJSON_IsString(item)) return wrong(p, "stop", "a string or an array of strings");
+            if (!cJSON_IsString(item)) return wrong(p, "stop", "a string or an array of strings", item);
             if (count == MAX_STOPS)
                 return api_problem_set(p, 400, "invalid_value", "stop", "stop has more than %d strings",
                                        MAX_STOPS);
             text[count++] = item->valuestring;
         }
     } else if (stop) {
-        return wrong(p, "stop", "a string or an array of strings");
+        return wrong(p, "stop", "a string or an array of strings", stop);
     }
     for (size_t i = 0; i < count; i++)
         if (!*text[i]) return api_problem_set(p, 400, "invalid_value", "stop", "a stop string is empty");
@@ -263,7 +283,7 @@ static int read_stream(const cJSON *body, struct completion_request *q, struct a
 {
     const cJSON *options = get(body, "stream_options");
     int rc = read_bool(body, "stream", &q->stream, p);
-    if (!rc && options && !cJSON_IsObject(options)) rc = wrong(p, "stream_options", "an object");
+    if (!rc && options && !cJSON_IsObject(options)) rc = wrong(p, "stream_options", "an object", options);
     if (!rc && options) rc = read_bool(options, "include_usage", &q->include_usage, p);
     return rc;
 }
@@ -277,16 +297,19 @@ static int read_thinking(const struct http_options *o, const cJSON *body, bool f
     const cJSON *effort = get(body, "reasoning_effort"), *kwargs = get(body, "chat_template_kwargs");
     const cJSON *block = get(body, "thinking"), *type = block ? get(block, "type") : NULL;
     bool can = o->chat->think >= 0, wanted = false;
-    if (effort && !cJSON_IsString(effort)) return wrong(p, "reasoning_effort", "a string");
+    if (effort && !cJSON_IsString(effort)) return wrong(p, "reasoning_effort", "a string", effort);
     // An effort is a wish: a model without thoughts answers at once.
     *thinking = can && !forced && effort && strcmp(effort->valuestring, "none") != 0;
     if (type && cJSON_IsString(type)) *thinking = wanted = !strcmp(type->valuestring, "enabled");
-    if (kwargs && !cJSON_IsObject(kwargs)) return wrong(p, "chat_template_kwargs", "an object");
-    const char *names[] = {"thinking", "enable_thinking"};
+    if (kwargs && !cJSON_IsObject(kwargs)) return wrong(p, "chat_template_kwargs", "an object", kwargs);
+    static const char *const names[] = {"thinking", "enable_thinking"};
+    char text[64];
     for (size_t i = 0; kwargs && i < 2; i++) {
         const cJSON *item = get(kwargs, names[i]);
         if (item && !cJSON_IsBool(item))
-            return wrong(p, "chat_template_kwargs", "an object of true and false");
+            return api_problem_set(p, 400, "invalid_value", "chat_template_kwargs",
+                                   "%s in chat_template_kwargs must be true or false, not %s", names[i],
+                                   shown(item, text));
         if (item) *thinking = wanted = cJSON_IsTrue(item);
     }
     if (wanted && !can)
@@ -326,12 +349,12 @@ static int read_prompt(const struct http_options *o, const cJSON *body, struct i
         prompt = prompt->child;
     }
     if (cJSON_IsArray(prompt) && prompt->child) return read_ids(prompt, o->config->vocab_size, out, p);
-    if (!cJSON_IsString(prompt)) return wrong(p, "prompt", "a string or an array of token ids");
+    if (!cJSON_IsString(prompt)) return wrong(p, "prompt", "a string or an array of token ids", prompt);
     if (o->config->bos_id >= 0 && ids_push(out, o->config->bos_id))
         return api_problem_set(p, 500, NULL, NULL, "out of memory");
     if (tokenizer_encode(o->tokenizer, prompt->valuestring, strlen(prompt->valuestring), false, out, &err))
         return api_problem_set(p, 500, NULL, NULL, "%s", err.text);
-    if (out->count == 0) return wrong(p, "prompt", "longer than nothing");
+    if (out->count == 0) return api_problem_set(p, 400, "invalid_value", "prompt", "prompt has no tokens");
     return 0;
 }
 
@@ -339,10 +362,11 @@ static int check_length(const struct http_options *o, const struct job *j, bool 
 {
     uint32_t room = o->config->max_positions;
     if (j->prompt.count < room) return 0;
-    return api_problem_set(p, 400, "context_length_exceeded", chat ? "messages" : "prompt",
-                           "this model's maximum context length is %u tokens; the %s %zu tokens and leave no "
-                           "room for an answer",
-                           room, chat ? "messages have" : "prompt has", j->prompt.count);
+    return api_problem_set(
+        p, 400, "context_length_exceeded", chat ? "messages" : "prompt",
+        "this model's maximum context length is %u tokens; the %s %zu tokens and %s no room "
+        "for an answer",
+        room, chat ? "messages have" : "prompt has", j->prompt.count, chat ? "leave" : "leaves");
 }
 
 static int read_chat(const struct http_options *o, const cJSON *body, const struct completion_request *q,
