@@ -94,7 +94,7 @@ static void an_interrupted_suite_ends(void **state)
         "bench", "--csv", "i", "--suite", "i.json", "--model", SOURCE_DIR "/models/duckling", NULL};
     (void)state;
     struct outcome made =
-        run("(printf '{\"cases\": ['; for i in 1 2 3 4 5 6 7 8 9; do [ $i = 1 ] || printf ,; printf "
+        run("(printf '{\"cases\": ['; for i in $(seq 400); do [ $i = 1 ] || printf ,; printf "
             "'{\"name\": \"case-%%s\", \"n\": 1, \"tokens\": [0' $i; for t in $(seq 400); do printf "
             "',%%s' $t; done; printf ']}'; done; printf ']}') > i.json");
     assert_int_equal(made.status, 0);
@@ -104,7 +104,7 @@ static void an_interrupted_suite_ends(void **state)
     kill(c.pid, SIGINT);
     assert_int_equal(child_end(&c), 130);
     made = run("ls i");
-    assert_null(strstr(made.out, "case-9.csv"));
+    assert_null(strstr(made.out, "case-400.csv"));
     assert_non_null(strstr(made.out, "summary.json"));
     outcome_free(&made);
 }
