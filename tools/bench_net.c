@@ -4,9 +4,12 @@
  * The weights are random and the same for all experts; which experts a step reads is drawn anew each time, so
  * that a duck with enough of them reads memory. Times are medians. --compare has sessions in turn with ducks
  * that receive and send while they compute and with ducks that do not. Between the lines "steps begin" and
- * "steps end" nothing is printed: tests count system calls there. */
+ * "steps end" nothing is printed: tests count system calls there. SIGINT ends the steps early: figures are of
+ * those that were made. */
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +20,7 @@
 #include "host/flock/transport.h"
 #include "host/util/clock.h"
 
-enum { MOST_LANES = 4, CLOSE_MS = 1000, OPEN_MS = 30000, STEP_MS = 30000, WARM_UP = 20, MOST_ROUNDS = 100 };
+enum { MOST_LANES = 4, CLOSE_MS = 1000, OPEN_MS = 30000, STEP_MS = 300000, WARM_UP = 20, MOST_ROUNDS = 100 };
 
 struct options {
     const char *flock;
@@ -44,8 +47,17 @@ struct bench {
     float *scales;
     struct lane lane[MOST_LANES];
     uint64_t *step_ns; // (steps)
+    uint32_t made;     // of them, by the last run_steps()
     uint64_t seed;
 };
+
+static volatile sig_atomic_t enough;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    enough = 1;
+}
 
 static uint64_t next(struct bench *b) // xorshift64
 {
@@ -279,11 +291,13 @@ static void make_lanes(struct bench *b)
     }
 }
 
-/* `steps` steps, always `lanes` of them on their way. */
+/* `steps` steps, fewer after an interrupt; always `lanes` of them on their way. */
 static int run_steps(struct bench *b, uint32_t lanes, uint32_t steps, struct error *err)
 {
-    uint32_t begun = 0;
-    for (uint32_t done = 0; done < steps;) {
+    uint32_t begun = 0, done = 0;
+    for (;;) {
+        if (enough) steps = begun;
+        if (done == steps) break;
         struct lane *l = &b->lane[done % lanes];
         while (begun < steps && begun < done + lanes) {
             struct lane *fresh = &b->lane[begun % lanes];
@@ -306,6 +320,7 @@ static int run_steps(struct bench *b, uint32_t lanes, uint32_t steps, struct err
     }
     for (int i = 0; i < 1000 && !net_settled(&b->f); i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    b->made = done;
     return 0;
 }
 
@@ -366,13 +381,15 @@ static int measure(struct bench *b, uint32_t lanes, struct figures *f, struct er
     uint64_t begun = clock_ns();
     rc = run_steps(b, lanes, b->o.steps, err);
     if (rc) return rc;
-    f->each = (double)(clock_ns() - begun) * 1e-3 / b->o.steps;
+    if (b->made == 0) return error_set(err, -EINTR, "interrupted before the first step");
+    f->each = (double)(clock_ns() - begun) * 1e-3 / b->made;
     printf("steps end\n");
     fflush(stdout);
     f->after = traffic(b);
-    qsort(b->step_ns, b->o.steps, sizeof *b->step_ns, ascending_ns);
-    f->p50 = (double)b->step_ns[b->o.steps / 2] * 1e-3;
-    f->p90 = (double)b->step_ns[b->o.steps * 9 / 10] * 1e-3;
+    qsort(b->step_ns, b->made, sizeof *b->step_ns, ascending_ns);
+    size_t middle = b->made / 2, most = (size_t)b->made * 9 / 10;
+    f->p50 = (double)b->step_ns[middle] * 1e-3;
+    f->p90 = (double)b->step_ns[most] * 1e-3;
     double duck_least;
     f->duck = duck_us(b, &duck_least);
     f->least = (double)b->step_ns[0] * 1e-3 - duck_least;
@@ -386,7 +403,7 @@ static int measure_and_say(struct bench *b, uint32_t lanes, struct error *err)
     struct figures f;
     int rc = measure(b, lanes, &f, err);
     if (rc) return rc;
-    double n = b->o.steps;
+    double n = b->made;
     printf(
         "%u lane%s: a step every %.1f us; from submission p50 %.1f, p90 %.1f us; duck p50 %.1f us; overhead "
         "%.1f us (%.1f a step)\n",
@@ -428,7 +445,7 @@ static int compare_overlap(struct bench *b, struct error *err)
         for (int in_turn = 0; in_turn < 2; in_turn++) {
             int rc = reopen_session(b, in_turn, err);
             for (uint32_t l = 0; !rc && l < b->o.lanes; l++) {
-                struct figures f;
+                struct figures f = {0};
                 rc = measure(b, l + 1, &f, err);
                 rounds[in_turn][l].overhead[r] = f.overhead;
                 rounds[in_turn][l].duck[r] = f.duck;
@@ -546,6 +563,7 @@ int main(int argc, char **argv)
     struct error err = {0};
     int rc = parse(&b.o, argc, argv);
     if (rc) return rc;
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = on_interrupt}, NULL);
     b.step_ns = must(calloc(b.o.steps + WARM_UP, sizeof *b.step_ns));
     rc = start(&b, &err);
     if (!rc) {
@@ -556,7 +574,7 @@ int main(int argc, char **argv)
     }
     for (uint32_t i = 0; !rc && i < b.o.loads; i++) rc = send_weights(&b, &err);
     if (!rc) make_lanes(&b);
-    for (uint32_t lanes = 1; !rc && b.o.steps && lanes <= b.o.lanes; lanes++)
+    for (uint32_t lanes = 1; !rc && b.o.steps && lanes <= b.o.lanes && !enough; lanes++)
         rc = measure_and_say(&b, lanes, &err);
     if (!rc && b.o.rounds) rc = compare_overlap(&b, &err);
     if (rc) failed(&b, &err);

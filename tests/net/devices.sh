@@ -19,6 +19,18 @@ port() { # port DEVICE EXTRA: a flock file of one duck on that device
     echo "{\"transport\": \"dpdk\", \"key_file\": \"$work/key\", \"state_dir\": \"$work/state\", \"memory_mb\": 192, \"dead_ms\": 60000, ${3-}
         \"ports\": [{\"device\": \"$1\", \"address\": \"10.21.0.1/24\", ${2-} \"ducks\": [{\"address\": \"10.21.0.101\"}]}]}" >"$work/port"
 }
+# steps: until all is seen, in the background, $bench. enough: they end, all that began have come.
+steps() {
+    ip netns exec "$ns" timeout 350 "$build/bench-net" --flock "$work/port" "${small[@]}" --lanes 1 --steps 4000000 "$@" \
+        >"$work/bench.log" 2>"$work/bench.err" &
+    bench=$!
+    pids+=("$bench")
+}
+enough() {
+    kill -INT "$bench" || fail "bench-net has ended: $(cat "$work/bench.err")"
+    wait "$bench" || fail "bench-net: $(cat "$work/bench.err")"
+    grep "1 lane" "$work/bench.log"
+}
 port "net_af_packet0,iface=p0,framesz=9216,blocksz=36864,framecnt=512" "" '"payload": 8928,'
 bench port "${small[@]}" --tokens 8 --steps 50 --lanes 1
 frames=$(sed -n 's/^ *\([0-9]*\)[.0-9]* frames.*/\1/p' "$work/bench.log")
@@ -35,29 +47,23 @@ resent() { # by the duck, as it tells another host
 }
 answers() { before=$(resent) && [ -n "$before" ]; }
 resends() { [ "$(resent)" -gt "$before" ]; }
-ip netns exec "$ns" timeout 200 "$build/bench-net" --flock "$work/port" "${small[@]}" --activation fp8 --steps 40000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
-bench=$!
-pids+=("$bench")
+steps --activation fp8
 wait_for "steps begin" "$work/bench.log"
 x ip link set d0_1b mtu 1500
 until_true 60 answers || fail "the duck is silent: $(cat "$work/status.log")"
 until_true 60 resends || fail "the duck answers no more: $(cat "$work/status.log")"
-kill "$bench"
-wait "$bench" 2>/dev/null || true
 x ip link set d0_1b mtu 9000
+enough
 x ip link del q0
 
 # An interface of the kernel loses its link, then goes away; the duck's too.
-ip netns exec "$ns" timeout 200 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 40000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
-bench=$!
-pids+=("$bench")
+steps
 wait_for "steps begin" "$work/bench.log"
 x ip link set p0b down
 wait_for "port 0: the link is down" "$work/bench.err"
 x ip link set p0b up
 wait_for "port 0: the link is up again" "$work/bench.err"
-kill "$bench"
-wait "$bench" 2>/dev/null || true
+enough
 x ip link set d0_1 down
 wait_for "the interface d0_1 is down" "$work/duck.log"
 ticks() { awk '{ print $14 + $15 }' "/proc/${pids[0]}/stat"; }
@@ -67,12 +73,10 @@ asleep() {
     sleep 0.5
     [ $(($(ticks) - before)) -lt 10 ]
 }
-until_true 5 asleep || fail "a duck without a link does not sleep"
+until_true 60 asleep || fail "a duck without a link does not sleep"
 x ip link set d0_1 up
 bench port "${small[@]}" --tokens 8 --steps 50 --lanes 1 >"$work/again"
-ip netns exec "$ns" timeout 200 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 40000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
-bench=$!
-pids+=("$bench")
+steps
 wait_for "steps begin" "$work/bench.log"
 x ip link set d0_1 down # an interface that goes is down first: the kernel may say no more than that
 sleep 0.3               # time to take note of that
@@ -83,7 +87,7 @@ wait "${pids[0]}" || status=$?
 [ "$status" -eq 1 ] || fail "a duck whose interface is gone ends with $status"
 x ip link del p0
 wait_for "port 0: the interface p0 is gone" "$work/bench.err"
-kill "$bench"
+kill "$bench" # no step comes any more
 wait "$bench" 2>/dev/null || true
 veth p0 p0b
 x ip link set p0b master br0
@@ -91,9 +95,7 @@ duck 0 1 64M
 
 # The tap behind the port, on an lcore far beyond the machine's.
 port "net_af_packet0,iface=p0" '"tap": true, "lcore": 100,'
-ip netns exec "$ns" timeout 200 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 20000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
-bench=$!
-pids+=("$bench")
+steps
 until_true 60 x ip link show duckd0 >"$work/tap.log" 2>&1 || fail "there is no tap"
 x ip addr add 10.21.0.1/24 dev duckd0
 x ip link set duckd0 up
@@ -101,13 +103,11 @@ wait_for "steps begin" "$work/bench.log"
 x ping -c 3 -i 0.2 -W 10 10.21.0.101 >"$work/ping.log" || fail "ping through the tap: $(cat "$work/ping.log")"
 grep "packets transmitted" "$work/ping.log"
 x ip neigh show dev duckd0 | grep 02:00:00:00:00:01 || fail "no ARP through the tap"
-wait "$bench" || fail "bench-net: $(cat "$work/bench.err")"
+enough
 
 # A tap of the kernel as the port's device, a duck on its other side; its link goes down and comes back meanwhile.
 port "net_tap0,iface=t0"
-ip netns exec "$ns" timeout 200 "$build/bench-net" --flock "$work/port" "${small[@]}" --steps 20000 --lanes 1 >"$work/bench.log" 2>"$work/bench.err" &
-bench=$!
-pids+=("$bench")
+steps
 until_true 60 x ip link set t0 up 2>"$work/tap.log" || fail "there is no tap"
 ip netns exec "$ns" "$build/duck-linux" --interface t0 --address 10.21.0.101 --mac 02:00:00:00:00:02 --key "$work/key" --memory 64M >"$work/duck2.log" 2>&1 &
 pids+=($!)
@@ -116,6 +116,5 @@ x ip link set t0 down
 wait_for "the link is down" "$work/bench.err"
 x ip link set t0 up
 wait_for "the link is up again" "$work/bench.err"
-wait "$bench" || fail "bench-net on a tap: $(cat "$work/bench.err")"
-grep "1 lane" "$work/bench.log"
+enough
 echo "ok"
