@@ -17,24 +17,21 @@ talks() { kill -CONT "${pids[$1]}"; }
 duck 0 1 64M
 duck 0 2 64M
 for i in 1 2; do wait_for "ready: port" "$work/duck0_$i.log"; done
-generation=(generate -p "hello there" --ignore-eos --temperature 0 --mtp 0)
-ip netns exec "$ns" "$build/duckd" "${generation[@]}" -n 4000 --flock "$work/flock" -v >"$work/net.txt" 2>"$work/net.log" &
-daemon=$!
-pids[8]=$daemon
+endless flock --mtp 0
 wait_for "model loaded" "$work/net.log"
 grep "1 of 3 ducks have not answered.*begins without" "$work/net.log" || fail "the missing duck was not named"
 duck 0 3 64M
-pids[2]=${pids[9]}
+pids[2]=${pids[-1]}
 wait_for "takes part again" "$work/net.log"
 grown "$work/net.txt" 200
-same_as_local "$daemon" "${generation[@]}"
+same_as_local
 [ "$(grep -c "duck dpdk-.: [1-9][0-9]* slices.* [1-9][0-9]* expert reads" "$work/net.log")" -eq 3 ] || fail "who has computed: $(grep slices "$work/net.log")"
 
 # One after the other is deaf when it is looked for, and so comes last: nothing moves.
 for late in 0 1 2; do
     silent $late
     (sleep 0.5 && talks $late) &
-    net_duckd flock "${generation[@]}" -n 5 >/dev/null
+    net_duckd flock "${endless[@]}" -n 5 >/dev/null
     wait $!
     units | grep "^0 [1-9]" || fail "duck $late came late, and weights have moved: $(units)"
 done
@@ -43,7 +40,7 @@ done
 duck 0 4 64M
 wait_for "ready: port" "$work/duck0_4.log"
 silent 1
-net_duckd flock "${generation[@]}" -n 5 >/dev/null
+net_duckd flock "${endless[@]}" -n 5 >/dev/null
 talks 1
 grep -h "duck [0-2] (d0-" "$work/net.log"
 grep -q "duck . (d0-4, " "$work/net.log" || fail "nobody has taken the place of the missing duck"

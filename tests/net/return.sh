@@ -9,13 +9,9 @@ for k in 0 1; do
     for i in 1 2; do duck $k $i 64M; done
 done
 flock_file flock 2 2 '"dead_ms": 800,'
-generation=(generate -p "hello there" --ignore-eos --temperature 0 --mtp 0)
-
 log=$work/net.log
 twice() { [ "$(grep -c "$1" "$log")" -ge 2 ]; }
-ip netns exec "$ns" "$build/duckd" "${generation[@]}" -n 4000 --flock "$work/flock" -v >"$work/net.txt" 2>"$log" &
-daemon=$!
-pids+=("$daemon")
+endless flock --mtp 0
 wait_for "model loaded" "$log"
 
 kill -9 "${pids[1]}"
@@ -32,12 +28,7 @@ x ip link set d1_1b up
 wait_for "dpdk-2 takes part again" "$log"
 
 grown "$work/net.txt" 200
-kill -INT "$daemon" 2>/dev/null || true # enough
-wait "$daemon" || fail "the answer failed: $(tail -n 3 "$log")"
-tokens=$(sed -n 's/.* \([0-9]*\) generated (.*/\1/p' "$log")
-local_duckd "${generation[@]}" -n "$tokens" >"$work/local.txt"
-cmp "$work/local.txt" "$work/net.txt" || fail "the text differs from that of local ducks"
-echo "$tokens tokens are the same"
+same_as_local
 grep -h "take over\|going on\|is there\|again;\|weights:" "$log"
 # The one that was started anew lacked everything, the one that was only away nothing.
 [ "$(grep -c "weights: [1-9][0-9]* units sent, 0 were held" "$log")" -eq 2 ] || fail "who was sent what: $(grep weights: "$log")"
