@@ -21,12 +21,17 @@ else
     compare() { bench flock "${layer[@]}" --compare "$1" >"$work/shown"; }
 fi
 least() { sed -n "s/^  $1 overlap: overhead [-0-9.]* (\([-0-9.]*\)).*/\1/p" "$work/bench.log" | head -n 1; }
-saves() {
-    compare "$1"
+lesser() { awk -v a="$1" -v b="$2" 'BEGIN { print a < b ? a : b }'; }
+# Beside other processes few steps are undisturbed. The fastest of all rounds so far come down to what they cost without any:
+# overlap leaves two thirds on a machine with nothing else to do, none would leave all. Once may be chance.
+with=1e9 without=1e9
+for ((n = 0; n < 12; n++)); do
+    compare "${3-3}"
     grep -A2 medians "$work/bench.log"
-    awk -v with="$(least with)" -v without="$(least without)" 'BEGIN { exit !(with < without) }'
-}
-# Beside other processes few steps are undisturbed: of more rounds, more are.
-saves "${3-3}" || saves 12 ||
-    fail "overlap saves nothing: $(least with) us with it, $(least without) without"
-echo "ok"
+    with=$(lesser "$with" "$(least with)") without=$(lesser "$without" "$(least without)")
+    if [ $n -gt 0 ] && awk -v with="$with" -v without="$without" 'BEGIN { exit !(with < 0.9 * without) }'; then
+        echo "of the fastest step $with us with overlap, $without without"
+        exit 0
+    fi
+done
+fail "overlap saves nothing: $with us with it, $without without"
