@@ -53,7 +53,7 @@ flock short '{"address": "10.21.0.101"}, {"address": "10.21.0.102"}' 2000
 # Both ways frames are larger than any of 1500-byte packets.
 ip netns exec "$ns" tshark -l -i p0b -f "greater 1515" -T fields -e eth.src -e frame.len >"$work/large" 2>"$work/tshark.log" &
 pids+=($!)
-wait_for "Capturing on" "$work/tshark.log"
+wait_for "Capture started" "$work/tshark.log"
 compare_logits both
 for i in 1 2; do wait_for "02:00:00:00:00:0$i" "$work/large"; done
 kill "${pids[-1]}"
