@@ -4,11 +4,11 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { build, run, serve, until } from './support.mjs';
+import { build, endlessModel, run, serve, until } from './support.mjs';
 
 const require = createRequire(path.resolve(build, 'npm-web', 'x.js'));
 const { chromium } = require('playwright-core');
-const server = await serve();
+const server = await serve('--model', endlessModel(50000), '--model-name', 'duckling'); // nobody is too late to stop an answer
 const profile = mkdtempSync(path.join(tmpdir(), 'duckd-chat-'));
 const pictures = path.join(build, 'web-chat');
 mkdirSync(pictures, { recursive: true });
@@ -192,7 +192,7 @@ const failed = await run({
     },
     async 'an error is shown'() {
         await page.click('#new');
-        await say('duck '.repeat(6000));
+        await say('duck '.repeat(60000));
         assert.match(await last().locator('.error').textContent(), /maximum context length/);
         await until('it is in sight', () => page.evaluate(() => { const t = document.getElementById('talk'); return t.scrollHeight - t.scrollTop - t.clientHeight < 5; }));
         complaints.splice(0, complaints.length, ...complaints.filter((c) => !/status of 400/.test(c)));

@@ -1,16 +1,26 @@
 // http_test.mjs: the server from outside, byte by byte where it matters. usage: node http_test.mjs BUILD [CASE]
 import assert from 'node:assert/strict';
 import net from 'node:net';
-import { ask, build, events, launch, ownClock, post, raw, run, serve, sleep, until } from './support.mjs';
+import { ask, build, endlessModel, events, launch, ownClock, post, raw, run, serve, sleep, until } from './support.mjs';
 
 const server = await serve('--lanes', '2', '--queue', '2', '--request-timeout', '2', '--idle-timeout', '3', '--max-body', '1',
     '--cors', 'https://chat.example', '--connections', '40');
 const duck = 'A duck is a small wild or domesticated web-footed broad-billed swimming bird usually having a depressed body and short legs.';
 const count = (text, what) => text.split(what).length - 1;
-const metrics = async () => (await fetch(`${server.url}/metrics.json`)).json();
-const idle = () => until('nothing runs or waits', async () => { const m = await metrics(); return m.running + m.waiting === 0; });
-const chat = (body, options) => post(server, '/v1/chat/completions', body, options);
+const metrics = async (of = server) => (await fetch(`${of.url}/metrics.json`)).json();
+const idle = (of = server) => until('nothing runs or waits', async () => { const m = await metrics(of); return m.running + m.waiting === 0; });
+const chat = (body, options, to = server) => post(to, '/v1/chat/completions', body, options);
 const endless = (more = {}) => ask('Tell me a short story about a cat.', { logit_bias: { 1: -100 }, ...more });
+
+// Runs a case on a server whose endless answers do not end before the case does.
+async function onEndless(test) {
+    const other = await serve('--model', endlessModel(), '--lanes', '2', '--queue', '2');
+    try {
+        await test(other, (more) => endless({ max_tokens: 100000, ...more }));
+    } finally {
+        await other.stop('SIGKILL');
+    }
+}
 
 async function refused(body, status, pattern, path = '/v1/chat/completions') {
     const r = await post(server, path, body);
@@ -294,77 +304,82 @@ const cases = {
         clearInterval(drip);
         slow.destroy();
     },
-    async 'who leaves frees the lane, running or waiting'() {
-        await idle();
+    'who leaves frees the lane, running or waiting': () => onEndless(async (other, endless) => {
         const leave = [];
         const start = () => {
             const a = new AbortController();
             leave.push(a);
-            return chat(endless({ stream: true }), { signal: a.signal }).catch(() => {});
+            return chat(endless({ stream: true }), { signal: a.signal }, other).catch(() => {});
         };
         const streams = [start(), start()];
-        await until('two run', async () => (await metrics()).running === 2);
+        await until('two run', async () => (await metrics(other)).running === 2);
         const waiting = [start(), start()];
-        await until('two wait', async () => (await metrics()).waiting === 2);
-        const full = await chat(ask('Hello'));
+        await until('two wait', async () => (await metrics(other)).waiting === 2);
+        const full = await chat(ask('Hello'), {}, other);
         assert.equal(full.status, 429);
         assert.ok(Number(full.headers.get('retry-after')) > 0);
         assert.equal((await full.json()).error.type, 'rate_limit_error');
         leave[2].abort();
-        await until('one waits', async () => (await metrics()).waiting === 1);
-        assert.equal((await metrics()).running, 2, 'those who run go on');
+        await until('one waits', async () => (await metrics(other)).waiting === 1);
+        assert.equal((await metrics(other)).running, 2, 'those who run go on');
         leave[0].abort();
-        await until('who waited runs', async () => { const m = await metrics(); return m.running === 2 && m.waiting === 0; });
+        await until('who waited runs', async () => { const m = await metrics(other); return m.running === 2 && m.waiting === 0; });
         leave.forEach((a) => a.abort());
         await Promise.all([...streams, ...waiting]);
-        await idle();
-        assert.equal((await (await chat(ask('What is a duck?'))).json()).choices[0].message.content, duck);
+        await idle(other);
+        assert.equal((await (await chat(ask('What is a duck?'), {}, other)).json()).choices[0].message.content, duck);
         // A client that does not stream and hangs up.
         const body = JSON.stringify(endless());
-        const socket = net.connect(server.port, '127.0.0.1');
+        const socket = net.connect(other.port, '127.0.0.1');
         socket.write(`POST /v1/chat/completions HTTP/1.1\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
-        await until('it runs', async () => (await metrics()).running === 1);
+        await until('it runs', async () => (await metrics(other)).running === 1);
         socket.destroy();
-        await idle();
-    },
-    async 'a stream that waits says that it is alive'() {
-        await idle();
+        await idle(other);
+    }),
+    'a stream that waits says that it is alive': () => onEndless(async (other, endless) => {
         const leave = new AbortController();
         const streams = [];
         // one after the other: over connections of their own they would come in any order
-        for (let i = 0; i < 3; i++) streams.push(await chat(endless({ stream: true }), { signal: leave.signal }));
+        for (let i = 0; i < 3; i++) streams.push(await chat(endless({ stream: true }), { signal: leave.signal }, other));
         const reader = streams[2].body.getReader();
         let text = '';
         const deadline = Date.now() + 60000;
         while (!text.includes('\n: waiting\n\n') && Date.now() < deadline) text += Buffer.from((await reader.read()).value).toString();
         assert.match(text, /^data: \{[^\n]*"role":"assistant"[^\n]*\n\n: waiting\n\n/);
         leave.abort();
-        await idle();
-    },
+        await idle(other);
+    }),
     async 'while the model loads: how far it is, and no other answer'() {
         const other = await launch(`${build}/tests/scripted-server`, 'models/duckling', 'slow');
-        const seen = [];
-        await until('it is loaded', async () => {
-            const r = await fetch(`${other.url}/health`), health = await r.json();
-            if (r.status === 200) return true;
-            assert.equal(r.status, 503);
-            assert.ok(Number(r.headers.get('retry-after')) > 0);
-            assert.deepEqual([health.status, health.error.code], ['loading', 'loading']);
-            seen.push(health);
-            if (seen.length === 3) {
-                const early = await post(other, '/v1/chat/completions', ask('Hello'));
-                assert.equal(early.status, 503);
-                assert.equal((await early.json()).error.code, 'loading');
-                assert.equal((await fetch(`${other.url}/v1/models`)).status, 200);
-                assert.match(await (await fetch(`${other.url}/metrics`)).text(), /\nduckd_ready 0\n/);
-            }
-        });
-        const percents = seen.map((h) => h.percent), etas = seen.map((h) => h.eta_s).filter((eta) => eta !== null);
-        assert.deepEqual(percents, [...percents].sort((a, b) => a - b));
-        assert.ok(percents.at(-1) > 50 && percents.at(-1) <= 100, `${percents}`);
-        assert.ok(etas.length > 1 && etas.at(-1) < etas[0] && etas[0] < 20, `${etas}`);
-        assert.match(await (await fetch(`${other.url}/metrics`)).text(), /\nduckd_ready 1\n/);
-        await other.stop();
+        try {
+            const seen = [];
+            const look = async () => {
+                const r = await fetch(`${other.url}/health`), health = await r.json();
+                assert.equal(r.status, 503);
+                assert.ok(Number(r.headers.get('retry-after')) > 0);
+                assert.deepEqual([health.status, health.error.code], ['loading', 'loading']);
+                seen.push(health);
+                return health;
+            };
+            // It stops twice until it is told to go on.
+            await until('some is loaded', async () => (await look()).eta_s !== null);
+            other.child.kill('SIGUSR1');
+            await until('most is loaded', async () => (await look()).percent > 90);
+            const early = await post(other, '/v1/chat/completions', ask('Hello'));
+            assert.equal(early.status, 503);
+            assert.equal((await early.json()).error.code, 'loading');
+            assert.equal((await fetch(`${other.url}/v1/models`)).status, 200);
+            assert.match(await (await fetch(`${other.url}/metrics`)).text(), /\nduckd_ready 0\n/);
+            other.child.kill('SIGUSR1');
+            await until('it is loaded', async () => (await fetch(`${other.url}/health`)).status === 200);
+            const percents = seen.map((h) => h.percent), etas = seen.map((h) => h.eta_s).filter((eta) => eta !== null);
+            assert.deepEqual(percents, [...percents].sort((a, b) => a - b));
+            assert.ok(percents.at(-1) <= 100, `${percents}`);
+            assert.ok(etas.length > 1 && etas.at(-1) < etas[0] && etas[0] < 20, `${etas}`);
+            assert.match(await (await fetch(`${other.url}/metrics`)).text(), /\nduckd_ready 1\n/);
+        } finally {
+            await other.stop('SIGKILL');
+        }
     },
     async 'connect and close, a thousand times'() {
         for (let i = 0; i < 50; i++) {

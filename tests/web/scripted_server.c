@@ -1,6 +1,7 @@
 /* scripted_server.c: the HTTP server in front of the scripted model. usage: scripted-server DIR [v31 | slow]
- * slow: it loads for two seconds. */
+ * slow: it loads for two seconds, and stops at 10 and at 95 % until SIGUSR1 comes. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -8,14 +9,25 @@
 #include "host/util/log.h"
 #include "tests/web/script.h"
 
+enum { STEPS = 20, FIRST_STOP = 2, SECOND_STOP = 19 };
+
+static volatile sig_atomic_t released;
+
+static void release(int number)
+{
+    (void)number;
+    released++;
+}
+
 static int load_slowly(void *ctx, struct engine **out, struct error *err)
 {
     const struct timespec step = {.tv_nsec = 100000000};
     struct progress p;
-    progress_begin(&p, "loading", "MB", 20, 1);
-    for (int i = 0; i < 20; i++) {
+    progress_begin(&p, "loading", "MB", STEPS, 1);
+    for (int i = 0; i < STEPS; i++) {
         progress_update(&p, i);
-        nanosleep(&step, NULL);
+        do nanosleep(&step, NULL);
+        while ((i == FIRST_STOP && released < 1) || (i == SECOND_STOP && released < 2));
     }
     progress_end(&p);
     return script_load(ctx, out, err);
@@ -23,6 +35,7 @@ static int load_slowly(void *ctx, struct engine **out, struct error *err)
 
 int main(int argc, char **argv)
 {
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = release, .sa_flags = SA_RESTART}, NULL);
     struct script *s = NULL;
     struct chat_encoding chat;
     struct error err;

@@ -1,14 +1,25 @@
 // support.mjs: starts build/duckd serve for a test, talks raw HTTP, runs a table of named cases.
 import { execFileSync, spawn } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
-import { cpus } from 'node:os';
+import { cpus, tmpdir } from 'node:os';
+import path from 'node:path';
 
 export const build = process.argv[2];
 
 // Starts a server on a free port; resolves when the model is loaded.
 export function serve(...options) {
     return start(`${build}/duckd`, 'serve', '--listen', '127.0.0.1:0', ...options);
+}
+
+// duckling with a longer context: its own is full, and an answer over, after seconds.
+export function endlessModel(positions = 1000000) {
+    const from = path.resolve('models/duckling'), dir = mkdtempSync(path.join(tmpdir(), 'duckd-endless-'));
+    process.on('exit', () => rmSync(dir, { recursive: true }));
+    for (const name of readdirSync(from)) if (name !== 'config.json') symlinkSync(path.join(from, name), path.join(dir, name));
+    const config = JSON.parse(readFileSync(path.join(from, 'config.json'), 'utf8'));
+    writeFileSync(path.join(dir, 'config.json'), JSON.stringify({ ...config, max_position_embeddings: positions }));
+    return dir;
 }
 
 // The server in front of a model that says what stands between [[ and ]].
