@@ -126,6 +126,7 @@ struct child child_start(int terminal, const char *const *arguments)
     c.pid = terminal ? forkpty(&c.fd, NULL, NULL, &size) : fork();
     assert_true(c.pid >= 0);
     if (c.pid == 0) {
+        signal(SIGINT, SIG_DFL); // a shell's background, in which tests may run, ignores it
         if (!terminal) dup2(ends[1], STDOUT_FILENO);
         if (chdir(directory) == 0) execv(BINARY_DIR "/duckd", (char *const *)(uintptr_t)argv);
         _exit(127);

@@ -364,8 +364,9 @@ static int run(char *const arguments[], char text[512])
         _exit(127);
     }
     close(pipe_fd[1]);
-    ssize_t n = read(pipe_fd[0], text, 511);
-    text[n > 0 ? n : 0] = 0;
+    size_t length = 0; // all of it: who writes to a closed pipe dies
+    for (ssize_t n; (n = read(pipe_fd[0], text + length, 511 - length)) > 0;) length += (size_t)n;
+    text[length] = 0;
     close(pipe_fd[0]);
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

@@ -109,7 +109,7 @@ static void start_runs_beside_the_caller(void **state)
     usleep(2000); // the worker sleeps by now
     _Atomic int ran = 0;
     pool_start(p, wait_for_start, &ran, 1);
-    uint64_t deadline = clock_ns() + 10000000000u;
+    uint64_t deadline = clock_ns() + 60000000000u;
     while (!atomic_load(&ran) && clock_ns() < deadline) sched_yield();
     assert_int_equal(atomic_load(&ran), 1); // although nobody called pool_finish()
     pool_finish(p);
@@ -168,7 +168,7 @@ static void record_name(void *arg, size_t task, unsigned worker)
         pthread_getname_np(pthread_self(), r->name, sizeof r->name);
         atomic_store(&r->done, 1);
     }
-    for (int i = 0; i < 5000 && !atomic_load(&r->done); i++)
+    for (int i = 0; i < 60000 && !atomic_load(&r->done); i++)
         usleep(1000); // leaves the other task to the worker
 }
 
