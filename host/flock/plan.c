@@ -297,11 +297,15 @@ static int does_not_fit(const struct dealing *d, struct error *err)
         largest = fmax(largest, m);
     }
     const double gb = 1e9;
+    if (have < d->total_bytes && largest == 0)
+        return error_set(err, -ENOMEM,
+                         "the model's experts need %.6g GB of duck memory, the %u ducks have none",
+                         d->total_bytes / gb, d->ducks);
     if (have < d->total_bytes) {
         return error_set(err, -ENOMEM,
                          "the model's experts need %.6g GB of duck memory, the %u ducks have %.6g GB; "
                          "%.0f ducks of %.6g GB would fit",
-                         d->total_bytes / gb, d->ducks, have / gb, ceil(d->total_bytes / fmax(largest, 1)),
+                         d->total_bytes / gb, d->ducks, have / gb, ceil(d->total_bytes / largest),
                          largest / gb);
     }
     return error_set(

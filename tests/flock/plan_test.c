@@ -316,6 +316,10 @@ static void too_little_memory_says_what_would_fit(void **state)
              "need %.6g GB of duck memory, the 3 ducks have %.6g GB; 6 ducks of %.6g GB would fit",
              (double)total / 1e9, (double)(total / 5 * 3) / 1e9, (double)(total / 5) / 1e9);
     assert_non_null(strstr(err.text, wanted));
+    for (int d = 0; d < 3; d++) ducks[d].memory_bytes = 0; // lost: no number of such ducks would fit
+    assert_int_equal(plan_make(&p, &c, 0, ducks, 3, &err), -ENOMEM);
+    assert_non_null(strstr(err.text, "GB of duck memory, the 3 ducks have none"));
+    assert_null(strstr(err.text, "would fit"));
 }
 
 static void bad_ducks_are_refused(void **state)
