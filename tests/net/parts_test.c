@@ -110,6 +110,38 @@ static void boot_service(void **state)
     assert_non_null(strstr(err.text, "boot needs a key_file"));
 }
 
+/* Paths in a flock's file do not depend on where duckd is started; /etc/duckd is not where that is. */
+static void paths_lie_beside_the_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *written, *read;
+    } cases[] = {
+        {"f.json", "k", "k"},
+        {"./f.json", "k", "./k"},
+        {"/nowhere/f.json", "k", "/nowhere/k"},
+        {"/nowhere/f.json", "../k", "/nowhere/../k"},
+        {"/nowhere/f.json", "/elsewhere/k", "/elsewhere/k"},
+        {"/f.json", "k", "/k"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        struct net_config c;
+        struct error err = {""};
+        snprintf(text, sizeof text,
+                 "{\"transport\": \"udp\", \"state_dir\": \"%s\", \"program\": \"%s\", \"ports\": ["
+                 "{\"address\": \"127.0.0.1\", \"ducks\": [{\"address\": \"127.0.0.2\"}]}]}",
+                 cases[i].written, cases[i].written);
+        cJSON *root = cJSON_Parse(text);
+        if (net_config_read(&c, root, false, cases[i].file, &err)) fail_msg("%s", err.text);
+        assert_string_equal(c.program, cases[i].read);
+        snprintf(text, sizeof text, "%s/plan", cases[i].read);
+        assert_string_equal(c.plans, text);
+        net_config_free(&c);
+        cJSON_Delete(root);
+    }
+}
+
 static void reference_file(void **state)
 {
     (void)state;
@@ -333,6 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(network_files),
         cmocka_unit_test(boot_service),
+        cmocka_unit_test(paths_lie_beside_the_file),
         cmocka_unit_test(reference_file),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(manifest_remembers),

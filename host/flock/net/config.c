@@ -273,10 +273,27 @@ static int parse_key(const char *text, struct siphash_key *key)
     return 0;
 }
 
+/* A path in the flock's file lies beside that file, wherever duckd was started; *out stays where none is
+ * given. */
+static int read_path(const cJSON *root, const char *key, char *out, size_t size, const char *name,
+                     struct error *err)
+{
+    char path[512];
+    const char *slash = strrchr(name, '/');
+    int rc = read_text(root, key, out, size, name, err);
+    if (rc || !json_get(root, key) || *out == '/' || !slash) return rc;
+    int n = snprintf(path, sizeof path, "%.*s/%s", (int)(slash - name), name, out);
+    if (n < 0 || (size_t)n >= sizeof path || (size_t)n >= size)
+        return error_set(err, -ENAMETOOLONG, "%s: %s %s has %d bytes with the file's folder, it can have %zu",
+                         name, key, out, n, size - 1);
+    memcpy(out, path, (size_t)n + 1);
+    return 0;
+}
+
 static int read_key(struct net_config *c, const cJSON *root, const char *name, struct error *err)
 {
     char path[256] = "", text[80] = "";
-    int rc = read_text(root, "key_file", path, sizeof path, name, err);
+    int rc = read_path(root, "key_file", path, sizeof path, name, err);
     if (rc || !*path) {
         c->key = siphash_key((const uint8_t[16]){0});
         return rc;
@@ -329,7 +346,7 @@ static int read_state(struct net_config *c, const cJSON *root, const char *name,
 {
     char dir[400];
     find_state(dir, sizeof dir);
-    int rc = read_text(root, "state_dir", dir, sizeof dir, name, err);
+    int rc = read_path(root, "state_dir", dir, sizeof dir, name, err);
     if (rc) return rc;
     snprintf(c->manifest, sizeof c->manifest, "%s/weights.manifest", dir);
     snprintf(c->plans, sizeof c->plans, "%s/plan", dir);
@@ -369,7 +386,7 @@ static int read_all(struct net_config *c, const cJSON *root, bool dpdk, const ch
     find_beside("BOOTX64.EFI", c->boot_image, sizeof c->boot_image);
     if (!rc && dpdk) rc = read_bool(root, "boot", &c->boot, name, err);
     c->program_named = json_get(root, "program") != NULL;
-    if (!rc) rc = read_text(root, "program", c->program, sizeof c->program, name, err);
+    if (!rc) rc = read_path(root, "program", c->program, sizeof c->program, name, err);
     if (!rc) rc = read_uint(root, "may_miss", 0, MOST_DUCKS, &c->may_miss, name, err);
     if (!rc) rc = read_uint(root, "payload", 512, WIRE_PAYLOAD_JUMBO, &c->payload, name, err);
     if (!rc) rc = read_uint(root, "host_port", 1, 65535, &host_udp, name, err);
