@@ -9,6 +9,7 @@
 
 #include "host/flock/spec.h"
 #include "host/http/http.h"
+#include "host/plan/inputs.h"
 
 static_assert(sizeof((struct options){0}.given) >= 64, "one entry per row of the table");
 
@@ -351,6 +352,16 @@ static int check_serve(const struct options *o, struct error *err)
     return http_check(o->listen ? o->listen : HTTP_LISTEN, o->cors.item, o->cors.count, err);
 }
 
+/* Keys and ranges are the planner's; what it sets here nobody reads. */
+static int check_plan(const struct options *o, struct error *err)
+{
+    struct forecast_inputs unread = {0};
+    int rc =
+        o->hardware ? 0 : need("a description of the hardware: --hardware F", command_name(o->command), err);
+    for (size_t i = 0; !rc && i < o->set.count; i++) rc = forecast_inputs_set(&unread, o->set.item[i], err);
+    return rc;
+}
+
 /* What every command cannot do without, and options that contradict each other. */
 static int check_whole(const struct options *o, struct error *err)
 {
@@ -395,8 +406,7 @@ static int check_whole(const struct options *o, struct error *err)
         }
         break;
     case COMMAND_PLAN:
-        if (!o->hardware) return need("a description of the hardware: --hardware F", name, err);
-        break;
+        return check_plan(o, err);
     case COMMAND_SERVE:
         return check_serve(o, err);
     default:

@@ -32,13 +32,6 @@ static int read_inputs(struct forecast_inputs *in, const struct options *o, cons
     int rc = forecast_inputs_read(in, o->scheme == 1 ? SCHEME_DUCKD : SCHEME_REFERENCE, o->hardware, err);
     if (!rc && o->beside) rc = plan_bench_apply(bench, in, err);
     for (size_t i = 0; !rc && i < o->set.count; i++) rc = forecast_inputs_set(in, o->set.item[i], err);
-    if (rc != -ENOENT || strncmp(err->text, "--set", 5) != 0) return rc;
-    static const char *const groups[] = {"hardware", "software", "scheme", "work"};
-    for (int g = INPUT_HARDWARE; g <= INPUT_WORK; g++) {
-        char names[600];
-        forecast_inputs_names((enum input_group)g, names, sizeof names);
-        log_error("known %s keys: %s", groups[g], names);
-    }
     return rc;
 }
 

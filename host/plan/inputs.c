@@ -115,7 +115,10 @@ int forecast_inputs_set(struct forecast_inputs *in, const char *assignment, stru
     if (!equal) return error_set(err, -EINVAL, "--set takes KEY=VALUE, as in ducks=16, not '%s'", assignment);
     const struct input_key *key = find(assignment, (size_t)(equal - assignment));
     if (!key)
-        return error_set(err, -ENOENT, "--set: unknown key '%.*s'", (int)(equal - assignment), assignment);
+        return error_set(
+            err, -ENOENT,
+            "--set: unknown key '%.*s'; plan --json prints every key, docs/plan.md says what it is",
+            (int)(equal - assignment), assignment);
     char *end;
     double value = strtod(equal + 1, &end);
     if (end == equal + 1 || *end || !isfinite(value))

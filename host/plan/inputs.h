@@ -56,7 +56,7 @@ enum forecast_scheme { SCHEME_REFERENCE, SCHEME_DUCKD };
 /* Presets of software, scheme and work, then the hardware file over them. */
 int forecast_inputs_read(struct forecast_inputs *out, enum forecast_scheme scheme, const char *path,
                          struct error *err);
-/* One "key=value"; -ENOENT: no such key (forecast_inputs_names() lists them). */
+/* One "key=value"; -ENOENT: no such key. */
 int forecast_inputs_set(struct forecast_inputs *in, const char *assignment, struct error *err);
 /* What depends on several keys. */
 int forecast_inputs_check(const struct forecast_inputs *in, struct error *err);

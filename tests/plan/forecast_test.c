@@ -386,7 +386,7 @@ struct refusal {
 };
 
 static const struct refusal refusals[] = {
-    {"duks=16", "--set: unknown key 'duks'"},
+    {"duks=16", "--set: unknown key 'duks'; plan --json prints every key, docs/plan.md says what it is"},
     {"ducks", "--set takes KEY=VALUE, as in ducks=16, not 'ducks'"},
     {"ducks=many", "--set: ducks takes a number, not 'many'"},
     {"ducks=0", "--set: ducks is 0, it can be a whole number 1 to 256 (ducks)"},
