@@ -52,8 +52,7 @@ static void keep_plan(const struct flock *f)
 
 int flock__load(struct flock *f, struct error *err)
 {
-    int rc = flock_load(f->transport, &f->plan, f->model, f->pool, NULL, err);
-    return rc == 0 && f->transport->ops->loaded ? f->transport->ops->loaded(f->transport, err) : rc;
+    return flock_load(f->transport, &f->plan, f->model, f->spec.duck, f->pool, err);
 }
 
 int flock_open(struct flock **out, const struct flock_options *o, struct error *err)

@@ -1,4 +1,5 @@
-/* load.c: list all experts, sort them by place in the files, let the pool's threads hand them over. */
+/* load.c: list all experts, sort them by place in the files, let the pool's threads hand them over, wait
+ * until ducks hold them. */
 #include "host/flock/load.h"
 
 #include <errno.h>
@@ -9,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "duck/wire.h"
-#include "host/util/log.h"
+#include "host/flock/load_bar.h"
 
 /* One expert: its three matrices, which lie side by side in the file. */
 struct item {
@@ -23,8 +24,7 @@ struct loading {
     struct transport *transport;
     struct item *item;
     size_t items;
-    struct progress progress;
-    _Atomic uint64_t bytes_done;
+    _Atomic uint64_t given; // bytes
     // The first item that failed, in order, so that the message does not depend on timing.
     _Atomic size_t failed; // SIZE_MAX: none
     pthread_mutex_t mutex; // of rc and err
@@ -128,14 +128,17 @@ static int list_items(struct loading *l, const struct plan *plan, const struct m
             rc = list_expert(&l->item[n++], plan, b, e, model, file_key, err);
     }
     free(file_key);
-    if (rc == 0) qsort(l->item, count, sizeof *l->item, by_place);
-    return rc;
+    if (rc != 0) return rc;
+    qsort(l->item, count, sizeof *l->item, by_place);
+    for (size_t i = 0; i < count; i++) // not before sorting: items moved
+        for (int which = DUCK_GATE; which <= DUCK_DOWN; which++)
+            l->item[i].matrix[which].weight = &l->item[i].weight[which];
+    return 0;
 }
 
 static int load_expert(struct transport *t, struct item *it, struct error *err)
 {
     for (int which = DUCK_GATE; which <= DUCK_DOWN; which++) {
-        it->matrix[which].weight = &it->weight[which]; // not before sorting: items moved
         int rc = t->ops->load(t, &it->matrix[which], err);
         if (rc != 0) return rc;
     }
@@ -160,7 +163,7 @@ static void load_item(void *arg, size_t task, unsigned worker)
         pthread_mutex_unlock(&l->mutex);
         return;
     }
-    progress_update(&l->progress, (double)(atomic_fetch_add(&l->bytes_done, it->bytes) + it->bytes));
+    atomic_fetch_add(&l->given, it->bytes);
 }
 
 uint32_t flock_element_bytes(const struct model *model)
@@ -175,24 +178,46 @@ uint32_t flock_element_bytes(const struct model *model)
     return most;
 }
 
-int flock_load(struct transport *t, const struct plan *plan, const struct model *model, struct pool *pool,
-               const _Atomic bool *stop, struct error *err)
+/* By the pool's threads and for all to see. */
+static int load_in_parallel(struct loading *l, const struct plan *plan, const struct spec_duck *duck,
+                            struct pool *pool, struct error *err)
+{
+    const struct transport_ops *ops = l->transport->ops;
+    struct load_bar bar;
+    uint64_t total = 0;
+    for (size_t i = 0; i < l->items; i++) {
+        total += l->item[i].bytes;
+        for (int which = DUCK_GATE; ops->expect && which <= DUCK_DOWN; which++)
+            ops->expect(l->transport, &l->item[i].matrix[which]);
+    }
+    int rc = load_bar_begin(&bar, l->transport, duck, plan->ducks, &l->given, total, err);
+    if (rc != 0) return rc;
+    pool_run(pool, load_item, l, l->items);
+    rc = l->rc;
+    if (rc == 0 && ops->loaded) rc = ops->loaded(l->transport, err);
+    load_bar_end(&bar);
+    return rc;
+}
+
+int flock_load(struct transport *t, const struct plan *plan, const struct model *model,
+               const struct spec_duck *duck, struct pool *pool, struct error *err)
 {
     struct loading l = {.transport = t, .failed = SIZE_MAX, .mutex = PTHREAD_MUTEX_INITIALIZER, .err = err};
     int rc = list_items(&l, plan, model, err);
-    if (rc == 0 && !pool) {
-        for (size_t i = 0; i < l.items && rc == 0; i++)
-            rc = *stop ? error_set(err, -ECANCELED, "loading was ended") : load_expert(t, &l.item[i], err);
-    } else if (rc == 0) {
-        double total = 0;
-        for (size_t i = 0; i < l.items; i++) total += (double)l.item[i].bytes;
-        bool large = total >= 1e10;
-        progress_begin(&l.progress, "loading experts", large ? "GB" : "MB", total, large ? 1e9 : 1e6);
-        pool_run(pool, load_item, &l, l.items);
-        progress_end(&l.progress);
-        rc = l.rc;
-    }
+    if (rc == 0) rc = load_in_parallel(&l, plan, duck, pool, err);
     pthread_mutex_destroy(&l.mutex);
+    free(l.item);
+    return rc;
+}
+
+int flock_load_quietly(struct transport *t, const struct plan *plan, const struct model *model,
+                       const _Atomic bool *stop, struct error *err)
+{
+    struct loading l = {.transport = t};
+    int rc = list_items(&l, plan, model, err);
+    for (size_t i = 0; i < l.items && rc == 0; i++)
+        rc = *stop ? error_set(err, -ECANCELED, "loading was ended") : load_expert(t, &l.item[i], err);
+    if (rc == 0 && t->ops->loaded) rc = t->ops->loaded(t, err);
     free(l.item);
     return rc;
 }

@@ -12,8 +12,12 @@
 uint32_t flock_element_bytes(const struct model *model);
 
 /* First checks that all tensors are there with the shapes the config demands, then loads them in the order
- * of the files, in parallel. Without a pool: by the caller alone, silently, until *stop. */
-int flock_load(struct transport *t, const struct plan *plan, const struct model *model, struct pool *pool,
-               const _Atomic bool *stop, struct error *err);
+ * of the files, in parallel, and returns when all ducks hold them. duck: (plan->ducks) their names, to show
+ * how far they are. */
+int flock_load(struct transport *t, const struct plan *plan, const struct model *model,
+               const struct spec_duck *duck, struct pool *pool, struct error *err);
+/* The same by the caller alone, showing nothing, until *stop. */
+int flock_load_quietly(struct transport *t, const struct plan *plan, const struct model *model,
+                       const _Atomic bool *stop, struct error *err);
 
 #endif

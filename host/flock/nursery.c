@@ -56,8 +56,7 @@ static int bring_back(struct nursery *n, uint32_t duck, struct error *err)
         struct transport_options t = n->o.transport;
         t.plan = &plan;
         rc = ops->open(&guest, &t, err);
-        if (rc == 0) rc = flock_load(guest, &plan, n->o.model, NULL, &n->stop, err);
-        if (rc == 0) rc = ops->loaded(guest, err);
+        if (rc == 0) rc = flock_load_quietly(guest, &plan, n->o.model, &n->stop, err);
     }
     ops->close(guest);
     plan_free(&plan);

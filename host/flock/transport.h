@@ -2,7 +2,7 @@
  *
  * The flock makes the plan, checks steps and reads the checkpoint; a transport holds the ducks' weights, has
  * steps computed and adds the partial sums along the tree. Calls come from the engine thread, except load(),
- * which worker threads call at the same time for different experts. */
+ * which worker threads call at the same time for different experts, and loading(), any thread's. */
 #ifndef DUCKD_HOST_FLOCK_TRANSPORT_H
 #define DUCKD_HOST_FLOCK_TRANSPORT_H
 
@@ -34,6 +34,12 @@ struct transport_matrix {
     uint64_t source; // identifies the tensor's bytes: its file's path, size and time, and the place in it
 };
 
+/* What a duck gets of the weights that it lacked when they were expected. */
+struct duck_loading {
+    uint64_t total, held, under_way; // bytes; under_way: on their way to it now
+    uint64_t ns;                     // in which some were
+};
+
 struct transport_ops {
     const char *name;
     bool network; // ducks are elsewhere: the flock's file describes ports, spec->net is set
@@ -43,6 +49,10 @@ struct transport_ops {
     int (*find)(struct transport **out, struct flock_spec *spec, struct error *err);
     int (*open)(struct transport **out, const struct transport_options *o, struct error *err);
     void (*close)(struct transport *t);
+    /* Optional, both or none. expect(): load() will be given this matrix; all are expected before the first
+     * is loaded. loading(): how far a duck is since. */
+    void (*expect)(struct transport *t, const struct transport_matrix *m);
+    void (*loading)(struct transport *t, uint32_t duck, struct duck_loading *out);
     int (*load)(struct transport *t, const struct transport_matrix *m, struct error *err);
     /* Optional: all matrices have been handed to load(); returns when all ducks hold all weights. */
     int (*loaded)(struct transport *t, struct error *err);

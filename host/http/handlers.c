@@ -22,18 +22,40 @@ void handle_page(struct connection *c, const char *rest)
                      page_html, sizeof page_html);
 }
 
+static void append_eta(struct buffer *b, const struct progress_amount *a)
+{
+    double left = progress_left_s(a);
+    buffer_text(b, ",\"eta_s\":");
+    if (left >= 0)
+        buffer_json_number(b, left, 1);
+    else
+        buffer_text(b, "null");
+}
+
+static void append_slowest(struct buffer *b, const struct progress_part *p)
+{
+    buffer_text(b, ",\"slowest\":");
+    if (!*p->name) {
+        buffer_text(b, "null");
+        return;
+    }
+    buffer_text(b, "{\"duck\":");
+    buffer_json_string(b, p->name, strlen(p->name));
+    buffer_printf(b, ",\"bytes\":%.0f,\"bytes_total\":%.0f,\"bytes_per_second\":%.0f", p->amount.done,
+                  p->amount.total, p->amount.rate);
+    append_eta(b, &p->amount);
+    buffer_text(b, "}");
+}
+
 static void reply_loading(struct connection *c)
 {
     struct buffer b = {0};
-    double done = 0, total = 0, eta = 0;
-    progress_look(&done, &total, &eta);
+    struct progress_state p;
+    progress_look(&p);
     buffer_text(&b, "{\"status\":\"loading\",\"percent\":");
-    buffer_json_number(&b, total > 0 ? 100 * done / total : 0, 1);
-    buffer_text(&b, ",\"eta_s\":");
-    if (total > 0 && done > 0)
-        buffer_json_number(&b, eta, 1);
-    else
-        buffer_text(&b, "null");
+    buffer_json_number(&b, p.all.total > 0 ? 100 * p.all.done / p.all.total : 0, 1);
+    append_eta(&b, &p.all);
+    append_slowest(&b, &p.slowest);
     buffer_text(&b, ",\"error\":{\"message\":\"the model is still loading\",\"type\":\"server_error\","
                     "\"param\":null,\"code\":\"loading\"}}");
     connection_reply(c, 503, "application/json", "Retry-After: 1\r\n", b.data, b.length);

@@ -1,4 +1,4 @@
-/* log.c: one mutex around stderr, one progress line at most. */
+/* log.c: one mutex around stderr, one operation's progress at most. */
 #include "host/util/log.h"
 
 #include <pthread.h>
@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "host/util/clock.h"
@@ -18,7 +19,7 @@
 static _Atomic int level = LOG_NOTICE;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static FILE *copy;      // under the mutex
-static bool line_shown; // a progress line stands on the terminal, cursor at its end
+static int lines_shown; // of progress on the terminal, cursor at the end of the last
 
 void log_copy(FILE *to)
 {
@@ -37,10 +38,11 @@ static bool shown(enum log_level l)
     return (int)l <= atomic_load(&level);
 }
 
-static void clear_line(void)
+static void clear_lines(void)
 {
-    if (line_shown) fputs("\r\033[K", stderr);
-    line_shown = false;
+    for (; lines_shown > 1; lines_shown--) fputs("\r\033[K\033[A", stderr);
+    if (lines_shown) fputs("\r\033[K", stderr);
+    lines_shown = 0;
 }
 
 static void log_line(enum log_level l, const char *prefix, const char *format, va_list args)
@@ -52,7 +54,7 @@ static void log_line(enum log_level l, const char *prefix, const char *format, v
     char text[1024]; // one write per line: other processes share stderr
     vsnprintf(text, sizeof text, format, args);
     pthread_mutex_lock(&mutex);
-    clear_line();
+    clear_lines();
     fprintf(stderr, "%s%s\n", prefix, text);
     fflush(stderr);
     if (copy) fprintf(copy, "%s%s\n", prefix, text);
@@ -89,77 +91,103 @@ void progress_begin(struct progress *p, const char *what, const char *unit, doub
         .what = what, .unit = unit, .total = total, .scale = scale, .started_ns = clock_ns()};
 }
 
-static void format_progress(const struct progress *p, double done, uint64_t now, char *text, size_t size)
+double progress_left_s(const struct progress_amount *a)
+{
+    if (a->total <= 0 || a->rate <= 0) return -1;
+    return a->done < a->total ? (a->total - a->done) / a->rate : 0;
+}
+
+static struct progress_amount amount_at(const struct progress *p, double done, uint64_t now)
 {
     double seconds = (double)(now - p->started_ns) / SECOND_NS;
-    double rate = done / seconds;
+    return (struct progress_amount){done, p->total, seconds > 0 ? done / seconds : 0};
+}
+
+static void format_amount(const struct progress *p, const char *what, const struct progress_amount *a,
+                          char *text, size_t size)
+{
     int decimals = p->scale == 1 ? 0 : 1;
-    if (p->total <= 0) { // nobody knows how much it will be
-        snprintf(text, size, "%s  %.*f %s  %.3g %s/s", p->what, decimals, done / p->scale, p->unit,
-                 rate / p->scale, p->unit);
+    double done = a->done / p->scale, rate = a->rate / p->scale;
+    if (a->total <= 0) { // nobody knows how much it will be
+        snprintf(text, size, "%s  %.*f %s  %.3g %s/s", what, decimals, done, p->unit, rate, p->unit);
         return;
     }
     char eta[32] = "?";
-    if (rate > 0) {
-        double left = done < p->total ? (p->total - done) / rate : 0;
-        unsigned long s = left < 1e6 ? (unsigned long)(left + 0.5) : 1000000;
-        if (s >= 3600) {
-            snprintf(eta, sizeof eta, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
-        } else {
-            snprintf(eta, sizeof eta, "%lu:%02lu", s / 60, s % 60);
-        }
+    double left = progress_left_s(a);
+    unsigned long s = left < 1e6 ? (unsigned long)(left + 0.5) : 1000000;
+    if (left >= 0 && s >= 3600) {
+        snprintf(eta, sizeof eta, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
+    } else if (left >= 0) {
+        snprintf(eta, sizeof eta, "%lu:%02lu", s / 60, s % 60);
     }
-    snprintf(text, size, "%s  %.*f / %.*f %s  %.3g %s/s  ETA %s", p->what, decimals, done / p->scale,
-             decimals, p->total / p->scale, p->unit, rate / p->scale, p->unit, eta);
+    snprintf(text, size, "%s  %.*f / %.*f %s  %.3g %s/s  ETA %s", what, decimals, done, decimals,
+             a->total / p->scale, p->unit, rate, p->unit, eta);
 }
 
 static struct {
     pthread_mutex_t mutex;
-    double done, total, eta_s;
+    struct progress_state state;
 } latest = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static void remember(const struct progress *p, double done, uint64_t now)
-{
-    double seconds = (double)(now - p->started_ns) / SECOND_NS;
-    pthread_mutex_lock(&latest.mutex);
-    latest.done = done;
-    latest.total = p->total;
-    latest.eta_s = done > 0 && done < p->total ? seconds * (p->total - done) / done : 0;
-    pthread_mutex_unlock(&latest.mutex);
-}
-
-void progress_look(double *done, double *total, double *eta_s)
+void progress_look(struct progress_state *out)
 {
     pthread_mutex_lock(&latest.mutex);
-    *done = latest.done;
-    *total = latest.total;
-    *eta_s = latest.eta_s;
+    *out = latest.state;
     pthread_mutex_unlock(&latest.mutex);
 }
 
 void progress_update(struct progress *p, double done)
 {
-    progress__update_at(p, done, clock_ns());
+    progress__update_at(p, done, NULL, clock_ns());
 }
 
-void progress__update_at(struct progress *p, double done, uint64_t now)
+void progress_update_slowest(struct progress *p, double done, const struct progress_part *slowest)
 {
-    remember(p, done, now);
+    progress__update_at(p, done, slowest, clock_ns());
+}
+
+/* A line that wraps cannot be rewritten. */
+static int terminal_columns(void)
+{
+    struct winsize w = {0};
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &w) != 0 || w.ws_col < 2) return 1000; // it does not tell
+    return w.ws_col - 1;
+}
+
+static void show(const struct progress *p, const struct progress_state *s, bool terminal)
+{
+    char all[256], part[256] = "", what[80];
+    format_amount(p, p->what, &s->all, all, sizeof all);
+    if (*s->slowest.name) {
+        snprintf(what, sizeof what, "slowest %s", s->slowest.name);
+        format_amount(p, what, &s->slowest.amount, part, sizeof part);
+    }
+    if (terminal) {
+        int columns = terminal_columns();
+        if (lines_shown > 1) clear_lines();
+        fprintf(stderr, "\r%.*s\033[K", columns, all);
+        if (*part) fprintf(stderr, "\n%.*s\033[K", columns, part);
+        lines_shown = *part ? 2 : 1;
+    } else {
+        fprintf(stderr, "%s%s%s\n", all, *part ? "  " : "", part);
+    }
+    fflush(stderr);
+}
+
+void progress__update_at(struct progress *p, double done, const struct progress_part *slowest, uint64_t now)
+{
+    struct progress_state s = {.all = amount_at(p, done, now)};
+    if (slowest) s.slowest = *slowest;
+    pthread_mutex_lock(&latest.mutex);
+    latest.state = s;
+    pthread_mutex_unlock(&latest.mutex);
     if (!shown(LOG_NOTICE)) return;
     if (now - p->started_ns < QUIET_NS) return;
     if (pthread_mutex_trylock(&mutex) != 0) return; // somebody is writing: the next update will do
     bool terminal = isatty(STDERR_FILENO) == 1;
     if (p->shown_ns == 0 || now - p->shown_ns >= (terminal ? TERMINAL_NS : FILE_NS)) {
-        char text[256];
-        format_progress(p, done, now, text, sizeof text);
         p->shown_ns = now;
-        if (terminal) {
-            fprintf(stderr, "\r%s\033[K", text);
-            line_shown = true;
-        } else {
-            fprintf(stderr, "%s\n", text);
-        }
-        fflush(stderr);
+        show(p, &s, terminal);
     }
     pthread_mutex_unlock(&mutex);
 }
@@ -167,7 +195,7 @@ void progress__update_at(struct progress *p, double done, uint64_t now)
 void progress_end(struct progress *p)
 {
     pthread_mutex_lock(&mutex);
-    clear_line();
+    clear_lines();
     fflush(stderr);
     p->shown_ns = 0;
     pthread_mutex_unlock(&mutex);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -94,7 +95,7 @@ static struct progress begun(void)
 
 static void update(struct progress *p, double done, uint64_t after_ns)
 {
-    progress__update_at(p, done, p->started_ns + after_ns);
+    progress__update_at(p, done, NULL, p->started_ns + after_ns);
 }
 
 static void short_operations_show_nothing(void **state)
@@ -131,6 +132,69 @@ static void terminal_line_rewrites_itself(void **state)
                                     "\r\033[Ka word\n"
                                     "\rloading  19.8 / 29.7 MB  4.95 MB/s  ETA 0:02\033[K"
                                     "\r\033[K");
+}
+
+static void update_both(struct progress *p, double done, const char *name, double part, uint64_t after_ns)
+{
+    struct progress_part slowest = {.amount = {part, 7.4e6, 1.1e6}};
+    snprintf(slowest.name, sizeof slowest.name, "%s", name);
+    progress__update_at(p, done, &slowest, p->started_ns + after_ns);
+}
+
+static void slowest_part_stands_below(void **state)
+{
+    (void)state;
+    capture_terminal();
+    struct progress p = begun();
+    update_both(&p, 9.9e6, "duck-3", 0.8e6, 2ull * SECOND);
+    update_both(&p, 19.8e6, "duck-3", 5.2e6, 4ull * SECOND);
+    log_notice("a word");
+    update_both(&p, 19.8e6, "duck-3", 5.2e6, 5ull * SECOND);
+    update(&p, 29.7e6, 6ull * SECOND);
+    progress_end(&p);
+    assert_string_equal(captured(), "\rloading  9.9 / 29.7 MB  4.95 MB/s  ETA 0:04\033[K"
+                                    "\nslowest duck-3  0.8 / 7.4 MB  1.1 MB/s  ETA 0:06\033[K"
+                                    "\r\033[K\033[A\r\033[K"
+                                    "\rloading  19.8 / 29.7 MB  4.95 MB/s  ETA 0:02\033[K"
+                                    "\nslowest duck-3  5.2 / 7.4 MB  1.1 MB/s  ETA 0:02\033[K"
+                                    "\r\033[K\033[A\r\033[Ka word\n"
+                                    "\rloading  19.8 / 29.7 MB  3.96 MB/s  ETA 0:03\033[K"
+                                    "\nslowest duck-3  5.2 / 7.4 MB  1.1 MB/s  ETA 0:02\033[K"
+                                    "\r\033[K\033[A\r\033[K"
+                                    "\rloading  29.7 / 29.7 MB  4.95 MB/s  ETA 0:00\033[K"
+                                    "\r\033[K");
+}
+
+static void slowest_part_in_a_file(void **state)
+{
+    (void)state;
+    capture_pipe();
+    struct progress p = begun();
+    update_both(&p, 9.9e6, "duck-3", 0.8e6, 2ull * SECOND);
+    progress_end(&p);
+    assert_string_equal(captured(), "loading  9.9 / 29.7 MB  4.95 MB/s  ETA 0:04"
+                                    "  slowest duck-3  0.8 / 7.4 MB  1.1 MB/s  ETA 0:06\n");
+    struct progress_state seen;
+    progress_look(&seen);
+    assert_string_equal(seen.slowest.name, "duck-3");
+    assert_int_equal(progress_left_s(&seen.slowest.amount), 6);
+    assert_int_equal(progress_left_s(&seen.all), 4);
+    update(&p, 12e6, 3ull * SECOND);
+    progress_look(&seen);
+    assert_string_equal(seen.slowest.name, "");
+    assert_int_equal(progress_left_s(&seen.slowest.amount), -1);
+}
+
+/* A line that is longer than the terminal would leave its first half behind when it is rewritten. */
+static void narrow_terminal_cuts_lines(void **state)
+{
+    (void)state;
+    capture_terminal();
+    assert_int_equal(ioctl(STDERR_FILENO, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = 16}), 0);
+    struct progress p = begun();
+    update_both(&p, 9.9e6, "duck-3", 0.8e6, 2ull * SECOND);
+    progress_end(&p);
+    assert_string_equal(captured(), "\rloading  9.9 / \033[K\nslowest duck-3 \033[K\r\033[K\033[A\r\033[K");
 }
 
 static void quiet_shows_no_progress(void **state)
@@ -178,6 +242,9 @@ int main(void)
         cmocka_unit_test(short_operations_show_nothing),
         cmocka_unit_test(file_gets_a_line_now_and_then),
         cmocka_unit_test(terminal_line_rewrites_itself),
+        cmocka_unit_test(slowest_part_stands_below),
+        cmocka_unit_test(slowest_part_in_a_file),
+        cmocka_unit_test(narrow_terminal_cuts_lines),
         cmocka_unit_test(quiet_shows_no_progress),
         cmocka_unit_test(unknown_total_and_hours),
         cmocka_unit_test(error_text_and_prefix),

@@ -376,6 +376,9 @@ const cases = {
             assert.deepEqual(percents, [...percents].sort((a, b) => a - b));
             assert.ok(percents.at(-1) <= 100, `${percents}`);
             assert.ok(etas.length > 1 && etas.at(-1) < etas[0] && etas[0] < 20, `${etas}`);
+            const slowest = seen.map((h) => h.slowest);
+            assert.ok(slowest.some((s) => s) && slowest.at(-1) === null, JSON.stringify(slowest));
+            for (const s of slowest) if (s) assert.deepEqual(s, { duck: 'duck "3"', bytes: s.bytes, bytes_total: 10, bytes_per_second: 5, eta_s: (10 - s.bytes) / 5 });
             assert.match(await (await fetch(`${other.url}/metrics`)).text(), /\nduckd_ready 1\n/);
         } finally {
             await other.stop('SIGKILL');

@@ -25,7 +25,8 @@ static int load_slowly(void *ctx, struct engine **out, struct error *err)
     struct progress p;
     progress_begin(&p, "loading", "MB", STEPS, 1);
     for (int i = 0; i < STEPS; i++) {
-        progress_update(&p, i);
+        const struct progress_part slowest = {.name = "duck \"3\"", .amount = {i, 10, 5}};
+        progress_update_slowest(&p, i, i < STEPS / 2 ? &slowest : NULL);
         do nanosleep(&step, NULL);
         while ((i == FIRST_STOP && released < 1) || (i == SECOND_STOP && released < 2));
     }

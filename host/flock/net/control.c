@@ -136,6 +136,7 @@ static void end_duck(const struct net_flock *f, struct net_duck *d)
     d->plan_bytes = NULL;
     d->subtrees = d->first_node = d->node_of = NULL;
     d->shape = (struct duck_shape){0};
+    d->loading = (struct duck_loading){0};
     d->opened = (struct wire_opened){0};
     d->units = d->busy_ns = d->timer_ns = 0;
     d->plan_asked = d->program_asked = d->computes_right = false;

@@ -22,12 +22,35 @@ static uint64_t key_of(const struct net_unit_source *s, const struct plan_run *r
     return s->key ? wire_object_hash((const uint8_t *)&part, sizeof part) : 0; // 0: cannot be told apart
 }
 
-static bool is_held(struct net_flock *f, const struct net_duck *d, uint64_t unit, uint64_t key)
+/* What a run of the plan has of a matrix. */
+struct part {
+    struct net_duck *duck;
+    const struct plan_run *run;
+    uint64_t unit, key, bytes;
+};
+
+static struct part part_of(const struct net_flock *f, const struct net_unit_source *s, uint32_t run)
+{
+    const struct plan_run *r = &f->plan->run[run];
+    struct net_duck *d = &f->duck[r->duck];
+    return (struct part){
+        .duck = d,
+        .run = r,
+        .unit = d->run_unit[f->duck_run[run]] + 3 * (uint64_t)s->expert + s->tensor->which,
+        .key = key_of(s, r),
+        .bytes = wire_unit_layout(f->hidden, s->tensor->which, r->count, s->column + 8 * r->first,
+                                  s->tensor->element_bytes)
+                     .bytes,
+    };
+}
+
+static bool is_held(struct net_flock *f, const struct part *p)
 {
     pthread_mutex_lock(&f->load_mutex);
-    bool held = d->unit_hash[unit] != 0 && d->unit_hash[unit] == manifest_get(f->known, key);
+    uint64_t hash = p->duck->unit_hash[p->unit];
+    bool held = hash != 0 && hash == manifest_get(f->known, p->key);
     pthread_mutex_unlock(&f->load_mutex);
-    return held && key != 0;
+    return held && p->key != 0;
 }
 
 static void make_folder(const char *path)
@@ -86,32 +109,49 @@ static int wait_queue(struct net_flock *f, uint64_t most, struct error *err)
     return rc;
 }
 
-static int send_unit(struct net_flock *f, struct net_duck *d, const struct net_unit_source *s,
-                     const struct plan_run *r, uint64_t unit, uint64_t key, uint64_t *where,
-                     struct error *err)
+void net_expect(struct net_flock *f, const struct net_unit_source *s)
 {
-    uint64_t bytes = wire_unit_layout(f->hidden, s->tensor->which, r->count, s->column + 8 * r->first,
-                                      s->tensor->element_bytes)
-                         .bytes;
+    for (uint32_t i = f->bank_run[s->bank]; i < f->bank_run[s->bank + 1]; i++) {
+        struct part p = part_of(f, s, i);
+        if (is_held(f, &p)) continue;
+        pthread_mutex_lock(&f->load_mutex);
+        p.duck->loading.total += p.bytes;
+        pthread_mutex_unlock(&f->load_mutex);
+    }
+}
+
+void net_loading(struct net_flock *f, uint32_t duck, struct duck_loading *out)
+{
+    const struct net_duck *d = &f->duck[duck];
+    pthread_mutex_lock(&f->load_mutex);
+    *out = d->loading;
+    if (out->under_way) out->ns += clock_ns() - d->loading_ns;
+    pthread_mutex_unlock(&f->load_mutex);
+}
+
+static int send_unit(struct net_flock *f, const struct part *p, const struct net_unit_source *s,
+                     uint64_t *where, struct error *err)
+{
+    uint64_t bytes = p->bytes;
     uint8_t *out = malloc(bytes);
     if (!out)
         return error_set(err, -ENOMEM, "no memory for a weight unit of %llu bytes",
                          (unsigned long long)bytes);
-    int rc = wire_unit_cut(s->tensor, s->column, r->first, r->count, out, where);
+    int rc = wire_unit_cut(s->tensor, s->column, p->run->first, p->run->count, out, where);
     if (rc) {
         free(out);
         return rc;
     }
     const struct net_put put = {.kind = WIRE_UNIT,
-                                .object = (uint32_t)unit,
+                                .object = (uint32_t)p->unit,
                                 .bytes = out,
                                 .total = (uint32_t)bytes,
                                 .hash = wire_object_hash(out, bytes),
-                                .key = key,
+                                .key = p->key,
                                 .file = s->file,
                                 .name = s->name};
     atomic_fetch_add(&f->units_sent, 1);
-    rc = net__put(d, &put);
+    rc = net__put(p->duck, &put);
     if (rc) return error_set(err, rc, "no memory to queue a weight unit");
     return wait_queue(f, QUEUED_MOST, err);
 }
@@ -120,14 +160,11 @@ int net_load(struct net_flock *f, const struct net_unit_source *s, uint64_t *whe
 {
     int rc = net_failure(f, err);
     for (uint32_t i = f->bank_run[s->bank]; rc == 0 && i < f->bank_run[s->bank + 1]; i++) {
-        const struct plan_run *r = &f->plan->run[i];
-        struct net_duck *d = &f->duck[r->duck];
-        uint64_t unit = d->run_unit[f->duck_run[i]] + 3 * (uint64_t)s->expert + s->tensor->which;
-        uint64_t key = key_of(s, r);
-        if (is_held(f, d, unit, key)) {
+        struct part p = part_of(f, s, i);
+        if (is_held(f, &p)) {
             atomic_fetch_add(&f->units_kept, 1);
         } else {
-            rc = send_unit(f, d, s, r, unit, key, where, err);
+            rc = send_unit(f, &p, s, where, err);
         }
     }
     if (f->wake) f->wake(f->wake_self);

@@ -24,6 +24,7 @@
 #include "host/flock/net/manifest.h"
 #include "host/flock/plan.h"
 #include "host/flock/spec.h"
+#include "host/flock/transport.h"
 #include "host/util/error.h"
 
 struct net_peer {
@@ -134,6 +135,8 @@ struct net_duck {
     bool grows_fast;
     uint32_t in_flight;
     uint64_t rtt_ns, shrunk_ns;
+    struct duck_loading loading; // under the flock's load mutex, as is:
+    uint64_t loading_ns;         // since when something has been on its way; what was before is in `loading`
 
     struct net_result *result;  // (slots)
     uint64_t ack_ns, answer_ns; // usual times: step sent -> ack, ack -> all results
@@ -322,6 +325,9 @@ struct net_unit_source {
     const struct wire_tensor *tensor;
     const char *file, *name; // of the tensor, for messages; both outlive the session, NULL: unknown
 };
+/* What net_load() will be given, all of it before the first; and how far a duck is since. */
+void net_expect(struct net_flock *f, const struct net_unit_source *s);
+void net_loading(struct net_flock *f, uint32_t duck, struct duck_loading *out);
 /* Cuts the matrix for all ducks that want a part of it and hold it not yet, and queues the parts; blocks
  * while too much is queued. DUCK_BAD_WEIGHT with *where as wire_unit_cut(); other negative: failed. */
 int net_load(struct net_flock *f, const struct net_unit_source *s, uint64_t *where, struct error *err);

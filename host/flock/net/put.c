@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "host/flock/net/internal.h"
+#include "host/util/clock.h"
 
 #define BURST 64u         // chunks per call: frames that came in are looked at in between
 #define ACK_EVERY 8u      // chunks
@@ -39,6 +40,8 @@ int net__put(struct net_duck *d, const struct net_put *what)
     *d->queue_tail = p;
     d->queue_tail = &p->next;
     f->queued_bytes += p->total;
+    if (p->kind == WIRE_UNIT && d->loading.under_way == 0) d->loading_ns = clock_ns();
+    if (p->kind == WIRE_UNIT) d->loading.under_way += p->total;
     atomic_fetch_add(&d->queued, 1);
     pthread_mutex_unlock(&f->load_mutex);
     return 0;
@@ -105,6 +108,9 @@ static void finish(struct net_duck *d, uint32_t at)
     pthread_mutex_lock(&f->load_mutex);
     if (p->kind == WIRE_UNIT) {
         d->unit_hash[p->object] = p->hash;
+        d->loading.held += p->total;
+        d->loading.under_way -= p->total;
+        if (d->loading.under_way == 0) d->loading.ns += clock_ns() - d->loading_ns;
         if (p->key) manifest_put(f->known, p->key, p->hash); // without memory it is only forgotten
         net__count(&d->count.units_put, 1);
     }

@@ -304,25 +304,46 @@ static int net_transport_resume(struct transport *t, const struct plan *plan, st
 
 /* ---- weights ---- */
 
+/* *tensor belongs to what is returned. */
+static struct net_unit_source source_of(const struct net_flock *f, const struct transport_matrix *m,
+                                        struct wire_tensor *tensor)
+{
+    const struct weight *w = m->weight;
+    *tensor = (struct wire_tensor){.data = w->data,
+                                   .scales = w->scales,
+                                   .element_bytes = w->dtype == DTYPE_F8_E4M3 ? 1
+                                                    : w->dtype == DTYPE_BF16  ? 2
+                                                                              : 4,
+                                   .hidden = f->hidden,
+                                   .width = m->tensor_width,
+                                   .which = m->which};
+    return (struct net_unit_source){.key = m->source,
+                                    .bank = m->bank,
+                                    .expert = m->expert,
+                                    .column = m->column,
+                                    .tensor = tensor,
+                                    .file = w->file,
+                                    .name = w->name};
+}
+
+static void net_transport_expect(struct transport *t, const struct transport_matrix *m)
+{
+    struct net_flock *f = &((struct net_transport *)t)->f;
+    struct wire_tensor tensor;
+    const struct net_unit_source s = source_of(f, m, &tensor);
+    net_expect(f, &s);
+}
+
+static void net_transport_loading(struct transport *t, uint32_t duck, struct duck_loading *out)
+{
+    net_loading(&((struct net_transport *)t)->f, duck, out);
+}
+
 static int net_transport_load(struct transport *t, const struct transport_matrix *m, struct error *err)
 {
     struct net_flock *f = &((struct net_transport *)t)->f;
-    const struct weight *w = m->weight;
-    const struct wire_tensor tensor = {.data = w->data,
-                                       .scales = w->scales,
-                                       .element_bytes = w->dtype == DTYPE_F8_E4M3 ? 1
-                                                        : w->dtype == DTYPE_BF16  ? 2
-                                                                                  : 4,
-                                       .hidden = f->hidden,
-                                       .width = m->tensor_width,
-                                       .which = m->which};
-    const struct net_unit_source s = {.key = m->source,
-                                      .bank = m->bank,
-                                      .expert = m->expert,
-                                      .column = m->column,
-                                      .tensor = &tensor,
-                                      .file = w->file,
-                                      .name = w->name};
+    struct wire_tensor tensor;
+    const struct net_unit_source s = source_of(f, m, &tensor);
     uint64_t where = 0;
     struct error inner = {0};
     int rc = net_load(f, &s, &where, &inner);
@@ -389,9 +410,10 @@ static void net_times_of(const struct transport *t, struct flock_times *out)
 #define NETWORK(carrier)                                                                                     \
     {                                                                                                        \
         .name = #carrier, .network = true, .find = find_##carrier, .open = net_open, .close = net_close,     \
-        .load = net_transport_load, .loaded = net_loaded, .lost = net_transport_lost,                        \
-        .drop = net_transport_drop, .guest = net_guest, .take_back = net_transport_take_back,                \
-        .resume = net_transport_resume, .submit = net_transport_submit, .poll = net_transport_poll,          \
-        .settle = net_settle, .stats = net_stats, .times = net_times_of,                                     \
+        .expect = net_transport_expect, .loading = net_transport_loading, .load = net_transport_load,        \
+        .loaded = net_loaded, .lost = net_transport_lost, .drop = net_transport_drop, .guest = net_guest,    \
+        .take_back = net_transport_take_back, .resume = net_transport_resume,                                \
+        .submit = net_transport_submit, .poll = net_transport_poll, .settle = net_settle,                    \
+        .stats = net_stats, .times = net_times_of,                                                           \
     }
 const struct transport_ops transport_udp = NETWORK(udp), transport_dpdk = NETWORK(dpdk);
