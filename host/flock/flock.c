@@ -55,6 +55,16 @@ int flock__load(struct flock *f, struct error *err)
     return flock_load(f->transport, &f->plan, f->model, f->spec.duck, f->pool, err);
 }
 
+/* A duck that is lost while weights are sent is done without, like one that is lost later. */
+static int load_first(struct flock *f, struct error *err)
+{
+    struct error why = {""};
+    int rc = flock__load(f, &why);
+    if (rc != 0) rc = flock__take_over(f, rc, &why);
+    if (rc != 0 && err) *err = why;
+    return rc;
+}
+
 int flock_open(struct flock **out, const struct flock_options *o, struct error *err)
 {
     *out = NULL;
@@ -88,7 +98,7 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
                                             .result = o->result};
     rc = f->spec.transport->open(&f->transport, &f->options, err);
     if (rc != 0) goto fail;
-    rc = flock__load(f, err);
+    rc = load_first(f, err);
     if (rc == 0) rc = flock__look_for_absent(f, err);
     if (rc != 0) goto fail;
     keep_plan(f);

@@ -81,6 +81,16 @@ static void keep_now_and_then(struct net_flock *f)
     if (now - last > KEEP_NS && atomic_compare_exchange_strong(&f->kept_ns, &last, now)) net_keep_manifest(f);
 }
 
+static int no_progress(const struct net_flock *f, struct error *err)
+{
+    const struct net_duck *d = f->duck;
+    for (uint32_t i = 1; i < f->ducks; i++)
+        if (f->duck[i].loading.under_way > d->loading.under_way) d = &f->duck[i];
+    return error_set(err, -ETIMEDOUT, "%s has taken no weights for %llu s, %llu bytes are waiting for it",
+                     net_duck_name(d).s, STALL_NS / (1000 * NET_MS),
+                     (unsigned long long)d->loading.under_way);
+}
+
 /* Until fewer than `most` bytes are queued. */
 static int wait_queue(struct net_flock *f, uint64_t most, struct error *err)
 {
@@ -99,9 +109,7 @@ static int wait_queue(struct net_flock *f, uint64_t most, struct error *err)
             seen = f->queued_bytes;
             since = clock_ns();
         } else if (clock_ns() - since > STALL_NS) {
-            rc =
-                error_set(err, -ETIMEDOUT, "no duck has taken any weights for %llu s, %llu bytes are waiting",
-                          STALL_NS / (1000 * NET_MS), (unsigned long long)seen);
+            rc = no_progress(f, err);
             break;
         }
     }
