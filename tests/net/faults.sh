@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# faults.sh: as clean.sh, over a wire that loses 1 %, repeats 1 %, delays 5 % of all frames by up to 2 ms both ways
-# and loses whole broadcasts; one duck is stopped for 300 ms, twice.
+# faults.sh: as clean.sh, over a wire that delays all frames by 0 to 2 ms, loses 1 %, repeats 1 % and lets 5 % go out of their order, both
+# ways, and loses whole broadcasts; one duck is stopped for 300 ms, twice.
 # shellcheck source=tests/net/lib.sh
 . "$(dirname "$0")/lib.sh"
 make_namespace
@@ -30,5 +30,8 @@ wait $!
 kill "$wire"
 wait "$wire" || true
 cat "$work/wire.log"
-if grep -q " 0 lost\| 0 broadcasts" "$work/wire.log"; then fail "the wire has lost nothing"; fi
+# What was drawn: of thousands of frames, so far from these bounds; what goes astray overtakes only where others queue.
+awk '{ n = $1; lost = $3; twice = $5; overtook = $7; late = $14; us = $17; broadcasts = $10 }
+    END { exit !(n > 2000 && lost > n * 0.005 && twice > n * 0.005 && overtook > n * 0.01 && broadcasts > 0 && late > n * 0.9 && us >= 900) }' "$work/wire.log" ||
+    fail "the wire was too good"
 echo "ok"

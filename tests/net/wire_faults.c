@@ -1,8 +1,11 @@
-/* wire_faults.c: a bad wire between two interfaces: loses, repeats and delays frames both ways, by a seed.
+/* wire_faults.c: a bad wire between two interfaces: delays all frames, loses, repeats and reorders some, both
+ * ways, by a seed.
  *
- * wire-faults SEED LOSE TWICE LATE JITTER_US LOSE_STEP A B [A B ...]
- * LOSE, TWICE, LATE: share of all frames; late ones take up to JITTER_US longer and so change places with
- * others. LOSE_STEP: share of steps whose broadcast is lost whole. Runs until SIGTERM, then says what it did.
+ * wire-faults SEED LOSE TWICE ASTRAY JITTER_US LOSE_STEP A B [A B ...]
+ * Every frame takes 0 .. JITTER_US, drawn anew, but in a direction none arrives before one that went earlier:
+ * jitter as of a queue. LOSE, TWICE, ASTRAY: share of all frames; those astray keep no order: they arrive
+ * when their own time is over and overtake what queues. LOSE_STEP: share of steps whose broadcast is lost
+ * whole. Runs until SIGTERM, then says what it did.
  */
 #include <errno.h>
 #include <linux/if_ether.h>
@@ -10,6 +13,7 @@
 #include <net/if.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,22 +29,23 @@
 enum { PAIRS = 8, ROOM = 9300, HEADERS = 42 };
 
 struct held {
-    uint64_t at, order;
+    uint64_t at;
     int fd;
     uint32_t bytes;
     uint8_t *data;
 };
 
 static struct {
-    uint64_t seed, order;
-    double lose, twice, late, lose_step;
+    uint64_t seed;
+    double lose, twice, astray, lose_step;
     uint64_t jitter_ns;
+    uint64_t queue_ns[2 * PAIRS]; // when the last one that keeps its order arrives
     int fd[2 * PAIRS];
     int count;
     uint32_t lost_step[2 * PAIRS];
     struct held *held; // ascending by time
     size_t helds, room;
-    uint64_t frames, lost, repeated, delayed, steps_lost;
+    uint64_t frames, lost, repeated, overtook, steps_lost, delayed, delays_ns;
 } wire;
 
 static volatile sig_atomic_t stop;
@@ -110,6 +115,21 @@ static int of_lost_step(int from, const uint8_t *frame, uint32_t bytes)
     return wire.lost_step[from] == h.sequence;
 }
 
+static void delay(int from, const uint8_t *frame, uint32_t bytes)
+{
+    uint64_t now = clock_ns(), at = now + random_next(&wire.seed) % (wire.jitter_ns + 1);
+    bool astray = chance(wire.astray);
+    wire.overtook += astray && at < wire.queue_ns[from];
+    if (!astray && at < wire.queue_ns[from]) at = wire.queue_ns[from];
+    if (!astray) wire.queue_ns[from] = at;
+    struct held h = {at, wire.fd[from ^ 1], bytes, malloc(bytes)};
+    if (!h.data) abort();
+    memcpy(h.data, frame, bytes);
+    hold(h);
+    wire.delayed++;
+    wire.delays_ns += at - now;
+}
+
 static void pass(int from, const uint8_t *frame, uint32_t bytes)
 {
     wire.frames++;
@@ -119,19 +139,7 @@ static void pass(int from, const uint8_t *frame, uint32_t bytes)
     }
     int copies = 1 + chance(wire.twice);
     wire.repeated += (uint64_t)copies - 1;
-    for (; copies; copies--) {
-        int to = wire.fd[from ^ 1];
-        if (chance(wire.late)) {
-            struct held h = {clock_ns() + random_next(&wire.seed) % (wire.jitter_ns + 1), wire.order++, to,
-                             bytes, malloc(bytes)};
-            if (!h.data) abort();
-            memcpy(h.data, frame, bytes);
-            hold(h);
-            wire.delayed++;
-        } else if (send(to, frame, bytes, 0) < 0) {
-            wire.lost++;
-        }
-    }
+    for (; copies; copies--) delay(from, frame, bytes);
 }
 
 static void drain(int from)
@@ -164,21 +172,24 @@ static void run(void)
 int main(int argc, char **argv)
 {
     if (argc < 9 || argc % 2 == 0 || argc - 7 > 2 * PAIRS) {
-        fputs("usage: wire-faults SEED LOSE TWICE LATE JITTER_US LOSE_STEP A B [A B ...]\n", stderr);
+        fputs("usage: wire-faults SEED LOSE TWICE ASTRAY JITTER_US LOSE_STEP A B [A B ...]\n", stderr);
         return 2;
     }
     wire.seed = strtoull(argv[1], NULL, 10);
     wire.lose = atof(argv[2]);
     wire.twice = atof(argv[3]);
-    wire.late = atof(argv[4]);
+    wire.astray = atof(argv[4]);
     wire.jitter_ns = 1000 * strtoull(argv[5], NULL, 10);
     wire.lose_step = atof(argv[6]);
     for (int i = 7; i < argc; i++) wire.fd[wire.count++] = open_interface(argv[i]);
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);
     run();
-    printf("%llu frames: %llu lost, %llu repeated, %llu delayed, %llu broadcasts of steps lost\n",
+    printf("%llu frames: %llu lost, %llu repeated, %llu overtook others, %llu broadcasts of steps lost; "
+           "%llu delayed by %llu us on average\n",
            (unsigned long long)wire.frames, (unsigned long long)wire.lost, (unsigned long long)wire.repeated,
-           (unsigned long long)wire.delayed, (unsigned long long)wire.steps_lost);
+           (unsigned long long)wire.overtook, (unsigned long long)wire.steps_lost,
+           (unsigned long long)wire.delayed,
+           (unsigned long long)(wire.delays_ns / 1000 / (wire.delayed ? wire.delayed : 1)));
     return 0;
 }
