@@ -203,8 +203,9 @@ expert_reads() {
 # counter FILE NAME: the sum of one counter of all ducks in a -v log, e.g. "asked again".
 counter() { sed -n "s/.*$2 \([0-9]*\),.*/\1/p" "$1" | awk '{ n += $1 } END { print n + 0 }'; }
 
-# local_duckd ARGUMENT...: with local ducks; net_duckd FLOCK ARGUMENT...: with the network's.
-local_duckd() { timeout 300 "$build/duckd" "$@" --flock local:4 -v 2>"$work/local.log"; }
+# local_duckd ARGUMENT...: with local ducks, $local_ducks of them; net_duckd FLOCK ARGUMENT...: with the network's.
+local_ducks=4
+local_duckd() { timeout 300 "$build/duckd" "$@" --flock "local:$local_ducks" -v 2>"$work/local.log"; }
 net_duckd() {
     local flock=$1
     shift
@@ -262,7 +263,7 @@ compare_logits() {
     reads_net=$(expert_reads "$work/net.log")
     cmp "$work/local.f32" "$work/net.f32" || fail "logits differ from those of local ducks"
     [ "$reads_net" -gt 0 ] || fail "the ducks say that they have computed nothing"
-    echo "logits equal bit for bit; expert reads: $reads_net on the network, $reads_local with 4 local ducks"
+    echo "logits equal bit for bit; expert reads: $reads_net on the network, $reads_local with $local_ducks local ducks"
 }
 
 compare_text() {
