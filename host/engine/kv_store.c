@@ -324,14 +324,18 @@ static int check_header(const struct kv_store *s, const struct header *h, uint64
 static int read_head(struct kv_store *s, const char *name, struct file *out, int64_t *time, struct error *err)
 {
     struct stat st = {0};
-    int fd = openat(s->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = openat(s->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); // no wait for a FIFO
     int rc = fd < 0 || fstat(fd, &st) ? -errno : 0;
     *out = (struct file){0};
     snprintf(out->name, sizeof out->name, "%s", name);
-    if (!rc) rc = read_at(fd, &out->header, sizeof out->header, 0);
-    if (rc) {
+    bool regular = !rc && S_ISREG(st.st_mode);
+    if (regular) rc = read_at(fd, &out->header, sizeof out->header, 0);
+    if (rc || !regular) {
         if (fd >= 0) close(fd);
-        return error_set(err, rc, "cannot be read: %s", strerror(-rc));
+        if (!rc) return error_set(err, -EINVAL, "not a regular file");
+        return rc == -ENODATA ? error_set(err, rc, "damaged: it has %lld bytes, its header alone has %zu",
+                                          (long long)st.st_size, sizeof out->header)
+                              : error_set(err, rc, "cannot be read: %s", strerror(-rc));
     }
     *time = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     rc = check_header(s, &out->header, (uint64_t)st.st_size, err);

@@ -164,6 +164,23 @@ static void damaged_and_foreign_files_are_refused(void **state)
     refuses(t, 8); // another model
 }
 
+/* Nobody will ever write into it; what is beside it is still read. */
+static void a_fifo_is_not_waited_for(void **state)
+{
+    (void)state;
+    char path[80];
+    struct text t = told(false, 7);
+    snprintf(path, sizeof path, "%s/a.kv", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(60); // ends the test
+    struct bed b = store_open(false, 7);
+    alarm(0);
+    text_say(&t, 3, 2);
+    assert_true(text_go_on(b, &t, 3) > 0);
+    bed_close(b);
+    each_file(remove_file);
+}
+
 static void the_budget_holds(void **state)
 {
     (void)state;
@@ -254,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_restarted_engine_computes_only_what_is_new, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(damaged_and_foreign_files_are_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_fifo_is_not_waited_for, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_budget_holds, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(what_ended_is_written_behind, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(side_requests_leave_conversations_their_files, make_dir, remove_dir),
