@@ -63,9 +63,9 @@ uint32_t engine_lanes(const struct engine *e)
     return e->set.lanes;
 }
 
-struct lane_totals engine_lane_totals(const struct engine *e, uint32_t lane)
+void engine_lane_totals(const struct engine *e, struct lane_totals *out, uint32_t count)
 {
-    return lanes_totals(e->lanes, lane);
+    lanes_totals(e->lanes, out, count);
 }
 
 double engine_break_even(const struct engine *e)

@@ -51,7 +51,8 @@ const struct model *engine_model(const struct engine *e);
 struct flock *engine_flock(struct engine *e);
 struct backend *engine_backend(struct engine *e);
 uint32_t engine_lanes(const struct engine *e);
-struct lane_totals engine_lane_totals(const struct engine *e, uint32_t lane);
+/* Of the first `count` lanes, all at the same moment. */
+void engine_lane_totals(const struct engine *e, struct lane_totals *out, uint32_t count);
 /* The acceptance above which drafts pay for a generation that is alone, as measured; NAN: not known. */
 double engine_break_even(const struct engine *e);
 

@@ -125,12 +125,14 @@ struct lane_times lanes_take_times(struct lanes *l, uint32_t lane)
     return t;
 }
 
-struct lane_totals lanes_totals(const struct lanes *l, uint32_t lane)
+void lanes_totals(const struct lanes *l, struct lane_totals *out, uint32_t count)
 {
-    struct lane_totals t = l->lane[lane].total;
-    uint64_t open = l->clock() - l->opened_ns, busy = t.backend_ns + t.flock_ns;
-    t.idle_ns = open > busy ? open - busy : 0;
-    return t;
+    uint64_t open = l->clock() - l->opened_ns;
+    for (uint32_t i = 0; i < count; i++) {
+        out[i] = l->lane[i].total;
+        uint64_t busy = out[i].backend_ns + out[i].flock_ns;
+        out[i].idle_ns = open > busy ? open - busy : 0;
+    }
 }
 
 /* The job is over. Lanes that follow are released, or fail with it. */

@@ -61,6 +61,7 @@ void lanes_run(struct lanes *l, lanes_done_fn *done, void *ctx);
 
 /* Times of a lane since they were taken last. */
 struct lane_times lanes_take_times(struct lanes *l, uint32_t lane);
-struct lane_totals lanes_totals(const struct lanes *l, uint32_t lane); // up to its last change of place
+/* Of the first `count` lanes, all at the same moment; each up to its last change of place. */
+void lanes_totals(const struct lanes *l, struct lane_totals *out, uint32_t count);
 
 #endif

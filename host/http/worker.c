@@ -202,7 +202,7 @@ static void take_figures(struct worker *w, bool now)
     f->networked = flock && flock_times(flock, &f->times);
     f->lanes = engine_lanes(w->engine);
     if (f->lanes > WORKER_MAX_LANES) f->lanes = WORKER_MAX_LANES;
-    for (uint32_t i = 0; i < f->lanes; i++) f->lane[i] = engine_lane_totals(w->engine, i);
+    engine_lane_totals(w->engine, f->lane, f->lanes);
     f->memory_bytes = b->ops->memory_bytes(b);
     pthread_mutex_lock(&w->mutex);
     w->figures = *f;
