@@ -21,6 +21,7 @@ port() { # port DEVICE EXTRA: a flock file of one duck on that device
 }
 # steps: until all is seen, in the background, $bench. enough: they end, all that began have come.
 steps() {
+    rm -f "$work/bench.log" # what waits for "steps begin" may be faster than the shell that starts this
     ip netns exec "$ns" timeout 350 "$build/bench-net" --flock "$work/port" "${small[@]}" --lanes 1 --steps 4000000 "$@" \
         >"$work/bench.log" 2>"$work/bench.err" &
     bench=$!

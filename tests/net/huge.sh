@@ -23,6 +23,7 @@ fi
 echo $((before + 96)) >"$pages/nr_hugepages"
 [ $(($(cat "$pages/free_hugepages") - free)) -eq 96 ] ||
     skip "the kernel has no 96 free pieces of 2 MiB, only $(($(cat "$pages/free_hugepages") - free))"
+rm -f "$work/bench.log"
 timeout 300 "$build/bench-net" --flock "$work/flock" "${small[@]}" --steps 4000000 >"$work/bench.log" 2>"$work/bench.err" &
 bench=$!
 pids+=("$bench")

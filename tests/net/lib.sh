@@ -148,6 +148,7 @@ endless() {
     ln -sf "$PWD"/models/duckling/*.safetensors* "$PWD"/models/duckling/tokenizer* "$work/endless/"
     sed 's/"max_position_embeddings": 4096/"max_position_embeddings": 1000000/' models/duckling/config.json >"$work/endless/config.json"
     endless=(generate --model "$work/endless" -p "hello there" --ignore-eos --temperature 0 "${@:2}")
+    : >"$work/net.txt" && : >"$work/net.log" # before anybody looks for what only this one will say
     "${within[@]}" "$build/duckd" "${endless[@]}" -n 900000 --flock "$work/$1" -v >"$work/net.txt" 2>"$work/net.log" &
     daemon=$!
     pids[99]=$daemon # whatever number the next duck has
