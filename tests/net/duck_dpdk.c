@@ -10,9 +10,12 @@
  * usage: duck-dpdk DEVICE ADDRESS KEY MEGABYTES [looks]      e.g.
  * net_memif0,role=client,socket=/tmp/s 10.21.0.101 <32 digits> 64 */
 #include <arpa/inet.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -70,12 +73,41 @@ static void say_looks(void)
 
 /* ---- the NIC ---- */
 
+/* memif's driver frees its rings when the other end goes, in EAL's interrupt thread, whoever is looking into
+ * them. So that thread says when it has something to do and waits until no burst is under way; what wants to
+ * begin one finds nothing, or no room, until it is done. */
+static atomic_bool interrupted, bursting;
+
+int epoll_wait(int fd, struct epoll_event *events, int most, int timeout)
+{
+    atomic_store(&interrupted, false);
+    int n = epoll_pwait(fd, events, most, timeout, NULL);
+    atomic_store(&interrupted, true);
+    while (atomic_load(&bursting)) sched_yield();
+    return n;
+}
+
+static bool burst_begin(void)
+{
+    atomic_store(&bursting, true);
+    if (!atomic_load(&interrupted)) return true;
+    atomic_store(&bursting, false);
+    return false;
+}
+
+static void burst_end(void)
+{
+    atomic_store(&bursting, false);
+}
+
 static uint32_t dpdk_recv(void *self, struct frame *out, uint32_t max)
 {
     (void)self;
     if (look.wanted) note_look();
     while (the.lents) rte_pktmbuf_free(the.lent[--the.lents]);
+    if (!burst_begin()) return 0;
     the.lents = rte_eth_rx_burst(the.device, 0, the.lent, (uint16_t)(max < BATCH ? max : BATCH));
+    burst_end();
     for (uint16_t i = 0; i < the.lents; i++)
         out[i] = (struct frame){rte_pktmbuf_mtod(the.lent[i], uint8_t *), the.lent[i]->data_len};
     the.stats.in += the.lents;
@@ -89,7 +121,12 @@ static uint32_t dpdk_send(void *self, const struct frame *f, uint32_t count)
         struct rte_mbuf *m = rte_pktmbuf_alloc(the.pool);
         if (!m) return i;
         memcpy(rte_pktmbuf_append(m, (uint16_t)f[i].bytes), f[i].data, f[i].bytes);
-        if (rte_eth_tx_burst(the.device, 0, &m, 1) == 0) {
+        bool taken = false;
+        if (burst_begin()) {
+            taken = rte_eth_tx_burst(the.device, 0, &m, 1) == 1;
+            burst_end();
+        }
+        if (!taken) {
             rte_pktmbuf_free(m);
             return i;
         }
