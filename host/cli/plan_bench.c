@@ -63,6 +63,7 @@ int plan_bench_apply(const struct plan_bench *b, struct forecast_inputs *in, str
     in->memory_share = in->flop_share = 1; // measured, not peaks
     in->kv_bytes = b->kv_bytes;
     const bool local = cJSON_IsTrue(cJSON_GetObjectItem(h, "local"));
+    if (local) in->domains = 1; // whatever wires the file has, these ducks have none
     in->shared_on_gpu = cJSON_IsTrue(cJSON_GetObjectItem(h, "shared_on_gpu"));
     if (!cpu) return 0;
     in->one_job = local ? 1 : 0; // mtp_verify_policy()

@@ -76,10 +76,9 @@ static void a_run_is_archived_whole(void **state)
 static void plan_reads_a_run_from_another_directory(void **state)
 {
     (void)state;
-    struct outcome o =
-        run("here=$PWD; (cd $S && $D bench --synthetic models/duckling/config.json -n 2 -q "
-            "--csv \"$here/g\" > /dev/null) && "
-            "$D plan --hardware $S/configs/hardware-reference.json --set domains=1 --bench g --json");
+    struct outcome o = run("here=$PWD; (cd $S && $D bench --synthetic models/duckling/config.json -n 2 -q "
+                           "--csv \"$here/g\" > /dev/null) && "
+                           "$D plan --hardware $S/configs/hardware-reference.json --bench g --json");
     if (o.status) print_error("%s", o.err);
     assert_int_equal(o.status, 0);
     cJSON_Delete(json_of(&o));
