@@ -35,7 +35,7 @@ static void hello(struct duck *d, const struct peer *from, const struct wire_hea
     duck__answer(d, from, h, WIRE_HELLO, &hello, sizeof hello);
 }
 
-static void renew(struct duck *d)
+void duck__renew_lease(struct duck *d)
 {
     d->session.lease_until = d->now + (uint64_t)d->session.terms.lease_ms * 1000000;
 }
@@ -128,7 +128,7 @@ static void handle_open(struct duck *d, const struct peer *from, const struct wi
             return;
         }
     }
-    renew(d);
+    duck__renew_lease(d);
     d->stats.sessions++;
     d->p->random(d->p->self, d->nonce, WIRE_NONCE);
     duck__log(d, "session opened:", o.session);
@@ -194,7 +194,25 @@ static void handle_log(struct duck *d, const struct peer *from, const struct wir
     duck__answer(d, from, h, WIRE_LOG_REPLY, d->log + d->log_end - n, n);
 }
 
-/* Frames outside a session; the tag is checked. */
+/* What is answered with and without a session. 0: it was something else. */
+static int anyones_frame(struct duck *d, const struct peer *from, const struct wire_header *h,
+                         const uint8_t *payload)
+{
+    switch (h->type) {
+    case WIRE_STATS:
+        handle_stats(d, from, h);
+        return 1;
+    case WIRE_LOG:
+        handle_log(d, from, h);
+        return 1;
+    case WIRE_POWER:
+        handle_power(d, from, h, payload);
+        return 1;
+    default:
+        return 0;
+    }
+}
+
 static void stranger_frame(struct duck *d, const struct peer *from, const struct wire_header *h,
                            const uint8_t *payload)
 {
@@ -204,15 +222,6 @@ static void stranger_frame(struct duck *d, const struct peer *from, const struct
         return;
     case WIRE_OPEN:
         handle_open(d, from, h, payload);
-        return;
-    case WIRE_POWER:
-        handle_power(d, from, h, payload);
-        return;
-    case WIRE_STATS:
-        handle_stats(d, from, h);
-        return;
-    case WIRE_LOG:
-        handle_log(d, from, h);
         return;
     case WIRE_KAT: // nobody is to be disturbed
         if (!d->session.open) {
@@ -224,6 +233,19 @@ static void stranger_frame(struct duck *d, const struct peer *from, const struct
     default:
         d->stats.stranger++;
     }
+}
+
+static void ping(struct duck *d, const struct peer *from, const struct wire_header *h)
+{
+    if (!d->session.open) { // FAULT was lost
+        duck__answer(d, from, h, WIRE_FAULT, &d->fault, sizeof d->fault);
+        return;
+    }
+    if ((int32_t)(h->sequence - d->session.last_ping) > 0) {
+        d->session.last_ping = h->sequence;
+        duck__renew_lease(d);
+    }
+    duck__answer(d, from, h, WIRE_PONG, NULL, 0);
 }
 
 static void session_frame(struct duck *d, const struct peer *from, const struct wire_header *h,
@@ -242,28 +264,11 @@ static void session_frame(struct duck *d, const struct peer *from, const struct 
     case WIRE_UNITS:
         duck__units(d, h, payload);
         return;
-    case WIRE_STATS:
-        handle_stats(d, from, h);
-        return;
-    case WIRE_LOG:
-        handle_log(d, from, h);
-        return;
     case WIRE_KAT:
         duck__kat(d, from, h, payload);
         return;
-    case WIRE_POWER:
-        handle_power(d, from, h, payload);
-        return;
     case WIRE_PING:
-        if (!d->session.open) { // FAULT was lost
-            duck__answer(d, from, h, WIRE_FAULT, &d->fault, sizeof d->fault);
-            return;
-        }
-        if ((int32_t)(h->sequence - d->session.last_ping) > 0) {
-            d->session.last_ping = h->sequence;
-            renew(d);
-        }
-        duck__answer(d, from, h, WIRE_PONG, NULL, 0);
+        ping(d, from, h);
         return;
     case WIRE_CLOSE:
         duck__answer(d, from, h, WIRE_CLOSED, NULL, 0);
@@ -272,11 +277,6 @@ static void session_frame(struct duck *d, const struct peer *from, const struct 
     default:
         d->stats.unexpected++;
     }
-}
-
-void duck__renew_lease(struct duck *d)
-{
-    renew(d);
 }
 
 void duck__frame(struct duck *d, const struct datagram *in)
@@ -305,6 +305,7 @@ void duck__frame(struct duck *d, const struct datagram *in)
     }
     const uint8_t *payload = in->data + WIRE_HEADER;
     d->busy = 1;
+    if (anyones_frame(d, &in->peer, &h, payload)) return;
     if (h.session)
         session_frame(d, &in->peer, &h, payload);
     else
