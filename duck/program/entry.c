@@ -1,17 +1,12 @@
 /* entry.c: fp9_kernels.elf: the judge's program (duck/program.h). */
 #include "duck/program.h"
+#include "duck/program/note.h"
 
 #include <string.h>
 
 #include "fp9/fp9.h"
 
 program_entry_fn program_entry;
-
-static const struct {
-    uint32_t name_bytes, descriptor_bytes, type;
-    char name[8];
-    uint32_t abi;
-} note __attribute__((section(".note.duckd"), used, aligned(4))) = {6, 4, PROGRAM_NOTE, "duckd", PROGRAM_ABI};
 
 /* The compiler may call these. */
 void *memcpy(void *restrict to, const void *restrict from, size_t n)

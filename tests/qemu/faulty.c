@@ -1,14 +1,9 @@
 /* faulty.c: programs for the judge that go wrong in their first task, each built with another FAULT. */
 #include "duck/duck_core_internal.h"
 #include "duck/program.h"
+#include "duck/program/note.h"
 
 program_entry_fn program_entry;
-
-static const struct {
-    uint32_t name_bytes, descriptor_bytes, type;
-    char name[8];
-    uint32_t abi;
-} note __attribute__((section(".note.duckd"), used, aligned(4))) = {6, 4, PROGRAM_NOTE, "duckd", PROGRAM_ABI};
 
 static uint32_t go_wrong(const struct team *team)
 {
