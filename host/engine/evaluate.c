@@ -94,7 +94,7 @@ int engine_evaluate(struct engine *e, const int32_t *ids, uint32_t count, uint32
     if (chunk > e->set.prefill_chunk) chunk = e->set.prefill_chunk;
     if (chunk == 0) chunk = 1;
     struct sequence s;
-    rc = sequence_open(&s, e->backend, ids, count, count, count, err);
+    rc = sequence_open(&s, e->backend, &(struct sequence_start){ids, count, count, count}, err);
     while (!rc && s.main_done < count) {
         uint32_t left = count - s.main_done;
         rc = run_chunk(e, lane, &s, left < chunk ? left : chunk, from, rows, err);

@@ -63,14 +63,15 @@ static void choose_hidden(struct generation *g)
 static int open_sequence(struct generation *g)
 {
     struct engine *e = g->engine;
-    const int32_t *ids = g->prompt;
-    uint32_t count = g->request.prompt_count, positions = e->model->config.max_positions;
-    if (g->limit < positions) positions = g->limit;
-    if (!e->prefixes)
-        return sequence_open(&g->sequence, e->backend, ids, count, g->limit, positions, &g->result.error);
-    if (e->store) engine__restore(e, ids, count);
-    return prefix_cache_begin(e->prefixes, &g->sequence, e->backend, ids, count, g->limit, positions,
-                              engine__reuse(e), &g->result.cached_tokens, &g->result.error);
+    const uint32_t most = e->model->config.max_positions;
+    const struct sequence_start start = {.ids = g->prompt,
+                                         .count = g->request.prompt_count,
+                                         .room = g->limit,
+                                         .positions = g->limit < most ? g->limit : most};
+    if (!e->prefixes) return sequence_open(&g->sequence, e->backend, &start, &g->result.error);
+    if (e->store) engine__restore(e, start.ids, start.count);
+    return prefix_cache_begin(e->prefixes, &g->sequence, e->backend, &start, engine__reuse(e),
+                              &g->result.cached_tokens, &g->result.error);
 }
 
 int generation__admit(struct generation *g)

@@ -373,7 +373,7 @@ static int load(struct kv_store *s, struct file *f, struct sequence *out, struct
 {
     struct backend *b = s->o.backend;
     uint32_t n = f->header.positions;
-    int rc = sequence_open(out, b, f->ids, n, n, n, err);
+    int rc = sequence_open(out, b, &(struct sequence_start){f->ids, n, n, n}, err);
     if (rc) return rc;
     uint8_t *image = read_image(s, f, err);
     rc = image ? b->ops->kv_load(b, out->handle, n, image, err) : -EINVAL;

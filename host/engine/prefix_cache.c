@@ -152,16 +152,16 @@ static void inherit(struct sequence *s, const struct sequence *from, uint32_t n,
     s->mtp_done = n;
 }
 
-int prefix_cache_begin(struct prefix_cache *c, struct sequence *s, struct backend *b, const int32_t *ids,
-                       uint32_t count, uint32_t room, uint32_t positions, enum prefix_reuse how,
-                       uint32_t *reused, struct error *err)
+int prefix_cache_begin(struct prefix_cache *c, struct sequence *s, struct backend *b,
+                       const struct sequence_start *start, enum prefix_reuse how, uint32_t *reused,
+                       struct error *err)
 {
     uint32_t i;
     int rc;
     do {
-        i = best_entry(c, ids, count, how, reused);
-        rc = *reused ? sequence_fork(s, &c->entry[i].sequence, *reused, ids, count, room, positions, err)
-                     : sequence_open(s, b, ids, count, room, positions, err);
+        i = best_entry(c, start->ids, start->count, how, reused);
+        rc = *reused ? sequence_fork(s, &c->entry[i].sequence, *reused, start, err)
+                     : sequence_open(s, b, start, err);
     } while (makes_way(c, rc, i));
     if (rc || *reused == 0) return rc;
     c->entry[i].used = ++c->clock;
@@ -182,7 +182,8 @@ static int shrink(struct sequence *s)
     uint32_t n = s->main_done;
     if (s->room <= 2 * n) return 0;
     struct error err;
-    int rc = sequence_fork(&small, s, n, s->ids, n, n, n, &err);
+    const struct sequence_start start = {.ids = s->ids, .count = n, .room = n, .positions = n};
+    int rc = sequence_fork(&small, s, n, &start, &err);
     if (rc) return rc;
     small.main_done = n;
     small.mtp_from = s->mtp_from;

@@ -28,9 +28,9 @@ enum prefix_reuse {
 /* Opens a sequence as sequence_open() does and sets how far it is. *reused: positions that came from here,
  * fewer than the sequence's tokens, since the last one has to give logits; with MTP also fewer than the
  * common prefix, whose last token is run again for the hidden state that the MTP layer needs. */
-int prefix_cache_begin(struct prefix_cache *c, struct sequence *s, struct backend *b, const int32_t *ids,
-                       uint32_t count, uint32_t room, uint32_t positions, enum prefix_reuse how,
-                       uint32_t *reused, struct error *err);
+int prefix_cache_begin(struct prefix_cache *c, struct sequence *s, struct backend *b,
+                       const struct sequence_start *start, enum prefix_reuse how, uint32_t *reused,
+                       struct error *err);
 
 /* Takes a sequence that nobody runs any more: kept or closed, *s is empty afterwards. `continued`: it began
  * with positions from here. */

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int set_ids(struct sequence *s, const int32_t *ids, uint32_t count, uint32_t room, struct error *err)
+static int set_ids(struct sequence *s, const struct sequence_start *start, struct error *err)
 {
-    *s = (struct sequence){.count = count, .room = room};
-    s->ids = malloc((size_t)room * sizeof *s->ids);
-    if (!s->ids) return error_set(err, -ENOMEM, "no memory for %u token ids", room);
-    memcpy(s->ids, ids, (size_t)count * sizeof *ids);
+    *s = (struct sequence){.count = start->count, .room = start->room};
+    s->ids = malloc((size_t)start->room * sizeof *s->ids);
+    if (!s->ids) return error_set(err, -ENOMEM, "no memory for %u token ids", start->room);
+    memcpy(s->ids, start->ids, (size_t)start->count * sizeof *s->ids);
     return 0;
 }
 
@@ -23,20 +23,20 @@ static int opened(struct sequence *s, struct backend *b, int rc)
     return rc;
 }
 
-int sequence_open(struct sequence *s, struct backend *b, const int32_t *ids, uint32_t count, uint32_t room,
-                  uint32_t positions, struct error *err)
+int sequence_open(struct sequence *s, struct backend *b, const struct sequence_start *start,
+                  struct error *err)
 {
-    int rc = set_ids(s, ids, count, room, err);
-    if (!rc) rc = b->ops->seq_open(b, &s->handle, positions, err);
+    int rc = set_ids(s, start, err);
+    if (!rc) rc = b->ops->seq_open(b, &s->handle, start->positions, err);
     return opened(s, b, rc);
 }
 
-int sequence_fork(struct sequence *s, const struct sequence *from, uint32_t n, const int32_t *ids,
-                  uint32_t count, uint32_t room, uint32_t positions, struct error *err)
+int sequence_fork(struct sequence *s, const struct sequence *from, uint32_t n,
+                  const struct sequence_start *start, struct error *err)
 {
     struct backend *b = from->backend;
-    int rc = set_ids(s, ids, count, room, err);
-    if (!rc) rc = b->ops->seq_fork(b, &s->handle, from->handle, n, positions, err);
+    int rc = set_ids(s, start, err);
+    if (!rc) rc = b->ops->seq_fork(b, &s->handle, from->handle, n, start->positions, err);
     return opened(s, b, rc);
 }
 

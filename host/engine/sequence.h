@@ -25,13 +25,19 @@ struct sequence {
     uint32_t hidden_from;        // the main model's rows from here on leave their hidden states
 };
 
-/* positions: KV capacity; room >= count: tokens it may ever hold. */
-int sequence_open(struct sequence *s, struct backend *b, const int32_t *ids, uint32_t count, uint32_t room,
-                  uint32_t positions, struct error *err);
+/* What a sequence begins with, and how far it may go. */
+struct sequence_start {
+    const int32_t *ids; // (count), copied
+    uint32_t count;
+    uint32_t room;      // tokens it may ever hold, >= count
+    uint32_t positions; // KV capacity
+};
+int sequence_open(struct sequence *s, struct backend *b, const struct sequence_start *start,
+                  struct error *err);
 /* The same, beginning with the backend's positions [0, n) of another sequence, 0 < n < count or = count. What
  * of them is right *s does not know yet. */
-int sequence_fork(struct sequence *s, const struct sequence *from, uint32_t n, const int32_t *ids,
-                  uint32_t count, uint32_t room, uint32_t positions, struct error *err);
+int sequence_fork(struct sequence *s, const struct sequence *from, uint32_t n,
+                  const struct sequence_start *start, struct error *err);
 void sequence_close(struct sequence *s);
 void sequence_push(struct sequence *s, int32_t id); // count < room
 
