@@ -14,30 +14,14 @@ enum { BOS = 0, EOS = 1, THINK = 6384, END_THINK = 6385, USER = 6389, ASSISTANT 
     }
 #define LONGEST_CHAT 5
 
-static struct tokenizer *tokenizer;
-
-static int open_duckling(void **state)
-{
-    (void)state;
-    tokenizer = open_tokenizer(SOURCE_DIR "/models/duckling");
-    return 0;
-}
-
-static int close_duckling(void **state)
-{
-    (void)state;
-    tokenizer_close(tokenizer);
-    return 0;
-}
-
 static struct ids encode_chat(const struct chat_message *messages, size_t count, bool thinking)
 {
     struct chat_encoding c;
     struct error err = {0};
     struct ids ids = {0};
-    if (chat_encoding_init(&c, tokenizer, BOS, EOS, &err)) fail_msg("%s", err.text);
+    if (chat_encoding_init(&c, duckling, BOS, EOS, &err)) fail_msg("%s", err.text);
     const struct chat_request chat = {.messages = messages, .count = count, .thinking = thinking};
-    if (chat_encode(&c, tokenizer, &chat, &ids, &err)) fail_msg("%s", err.text);
+    if (chat_encode(&c, duckling, &chat, &ids, &err)) fail_msg("%s", err.text);
     return ids;
 }
 
@@ -55,7 +39,7 @@ static void test_golden_prompts(void **state)
         const struct golden *expected = goldens_find(g, "%s.ids", prompt->string);
         assert_non_null(expected);
         struct ids ids = {0};
-        if (tokenizer_encode(tokenizer, prompt->valuestring, strlen(prompt->valuestring), true, &ids, &err))
+        if (tokenizer_encode(duckling, prompt->valuestring, strlen(prompt->valuestring), true, &ids, &err))
             fail_msg("%s", err.text);
         assert_int_equal(ids.count, expected->count);
         assert_memory_equal(ids.id, expected->i, ids.count * sizeof *ids.id);
@@ -145,13 +129,13 @@ static void test_format(void **state)
         const struct chat_case *c = &cases[i].chat;
         struct ids ids = encode_chat(c->messages, c->count, c->thinking);
         size_t text_length;
-        char *text = decode(tokenizer, ids.id, ids.count, true, &text_length);
+        char *text = decode(duckling, ids.id, ids.count, true, &text_length);
         if (strcmp(text, cases[i].text) != 0) fail_msg("%s: got '%s'", c->name, text);
         size_t control = 0;
         for (size_t j = 0; j < ids.count; j++) {
             size_t length;
             bool added;
-            assert_non_null(tokenizer_token(tokenizer, ids.id[j], &length, &added));
+            assert_non_null(tokenizer_token(duckling, ids.id[j], &length, &added));
             control += added;
         }
         if (control != cases[i].control)
@@ -167,23 +151,23 @@ static void test_refused(void **state)
     struct chat_encoding c;
     struct error err = {0};
     struct ids ids = {0};
-    assert_true(chat_encoding_init(&c, tokenizer, BOS, 999999, &err) < 0);
+    assert_true(chat_encoding_init(&c, duckling, BOS, 999999, &err) < 0);
     assert_non_null(strstr(err.text, "999999"));
-    assert_int_equal(chat_encoding_init(&c, tokenizer, BOS, EOS, &err), 0);
+    assert_int_equal(chat_encoding_init(&c, duckling, BOS, EOS, &err), 0);
     assert_int_equal(c.user, USER);
     assert_int_equal(c.assistant, ASSISTANT);
     assert_int_equal(c.think, THINK);
     assert_int_equal(c.end_think, END_THINK);
     struct chat_request chat = {0};
-    assert_true(chat_encode(&c, tokenizer, &chat, &ids, &err) < 0);
+    assert_true(chat_encode(&c, duckling, &chat, &ids, &err) < 0);
     c.think = c.end_think = -1;
     const struct chat_message hello = MESSAGE(USER, "Hello");
     chat = (struct chat_request){.messages = &hello, .count = 1, .thinking = true};
-    assert_true(chat_encode(&c, tokenizer, &chat, &ids, &err) < 0);
+    assert_true(chat_encode(&c, duckling, &chat, &ids, &err) < 0);
     assert_non_null(strstr(err.text, "<think>"));
     assert_int_equal(ids.count, 0);
     chat.thinking = false;
-    assert_int_equal(chat_encode(&c, tokenizer, &chat, &ids, &err), 0);
+    assert_int_equal(chat_encode(&c, duckling, &chat, &ids, &err), 0);
     assert_int_equal(ids.id[ids.count - 1], ASSISTANT);
     ids_free(&ids);
 }

@@ -16,6 +16,22 @@ struct tokenizer *open_tokenizer(const char *path)
     return t;
 }
 
+struct tokenizer *duckling;
+
+int open_duckling(void **state)
+{
+    (void)state;
+    duckling = open_tokenizer(SOURCE_DIR "/models/duckling");
+    return 0;
+}
+
+int close_duckling(void **state)
+{
+    (void)state;
+    tokenizer_close(duckling);
+    return 0;
+}
+
 cJSON *read_json(const char *path)
 {
     FILE *file = fopen(path, "rb");

@@ -20,6 +20,11 @@
 
 struct tokenizer *open_tokenizer(const char *path);
 
+/* The tokenizer of models/duckling between a group's set-up and tear-down, which are these. */
+extern struct tokenizer *duckling;
+int open_duckling(void **state);
+int close_duckling(void **state);
+
 /* cJSON cannot keep a NUL in a string: here it arrives as U+E000, which text_of() turns back (in place,
  * once). */
 cJSON *read_json(const char *path);

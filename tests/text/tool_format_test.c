@@ -165,14 +165,12 @@ static const struct {
      BOS ASK "Hi" REPLY "</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>"},
 };
 
-static struct tokenizer *tokenizer;
-
 static void exact_prompts(void **state)
 {
     (void)state;
     struct chat_encoding c;
     struct error err;
-    if (chat_encoding_init(&c, tokenizer, 0, 1, &err)) fail_msg("%s", err.text);
+    if (chat_encoding_init(&c, duckling, 0, 1, &err)) fail_msg("%s", err.text);
     cJSON *tools = cJSON_Parse(TOOLS);
     assert_non_null(tools);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -181,8 +179,8 @@ static void exact_prompts(void **state)
         size_t length;
         c.tools = cases[i].format;
         chat.tools = cases[i].tools ? tools : NULL;
-        if (chat_encode(&c, tokenizer, &chat, &ids, &err)) fail_msg("%s: %s", cases[i].name, err.text);
-        char *text = decode(tokenizer, ids.id, ids.count, true, &length);
+        if (chat_encode(&c, duckling, &chat, &ids, &err)) fail_msg("%s: %s", cases[i].name, err.text);
+        char *text = decode(duckling, ids.id, ids.count, true, &length);
         if (strcmp(text, cases[i].text) != 0)
             fail_msg("%s: got\n%s\nexpected\n%s", cases[i].name, text, cases[i].text);
         for (size_t k = 2; k < ids.count; k++) // what a tool said holds no <｜User｜>
@@ -200,20 +198,20 @@ static void control_tokens(void **state)
     struct chat_encoding c;
     struct error err;
     struct ids ids = {0}, whole = {0};
-    assert_int_equal(chat_encoding_init(&c, tokenizer, 0, 1, &err), 0);
+    assert_int_equal(chat_encoding_init(&c, duckling, 0, 1, &err), 0);
     assert_true(c.mark[MARK_CALLS_BEGIN] > 0 && c.mark[MARK_OUTPUT_END] > 0 && c.mark[MARK_DSML] < 0);
     c.tools = CHAT_TOOLS_V31;
     const struct chat_request chat = {CHAT(loop)};
-    assert_int_equal(chat_encode(&c, tokenizer, &chat, &ids, &err), 0);
+    assert_int_equal(chat_encode(&c, duckling, &chat, &ids, &err), 0);
     size_t marks = 0;
     for (size_t i = 0; i < ids.count; i++) marks += chat_is_mark(&c, ids.id[i]);
     assert_int_equal(marks, 2 + 2 * 2 + 2 * 2); // this tokenizer has no <｜tool▁sep｜>
     c.tools = CHAT_TOOLS_DSML;
     ids.count = 0;
     const struct chat_request forced = {CHAT(question), .choice = CHAT_CHOICE_REQUIRED};
-    assert_int_equal(chat_encode(&c, tokenizer, &forced, &ids, &err), 0);
+    assert_int_equal(chat_encode(&c, duckling, &forced, &ids, &err), 0);
     const char *text = BOS ASK "Hi" REPLY "</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"";
-    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), true, &whole, &err), 0);
+    assert_int_equal(tokenizer_encode(duckling, text, strlen(text), true, &whole, &err), 0);
     assert_int_equal(ids.count, whole.count);
     assert_memory_equal(ids.id, whole.id, ids.count * sizeof *ids.id);
     ids_free(&ids);
@@ -231,10 +229,10 @@ static void a_mark_of_its_own(void **state)
     struct error err;
     struct ids ids = {0};
     size_t marks = 0;
-    assert_int_equal(chat_encoding_init(&c, tokenizer, 0, 1, &err), 0);
+    assert_int_equal(chat_encoding_init(&c, duckling, 0, 1, &err), 0);
     c.mark[MARK_DSML] = EOT;
     const struct chat_request chat = {CHAT(list)};
-    assert_int_equal(chat_encode(&c, tokenizer, &chat, &ids, &err), 0);
+    assert_int_equal(chat_encode(&c, duckling, &chat, &ids, &err), 0);
     for (size_t i = 0; i < ids.count; i++) marks += ids.id[i] == EOT;
     assert_int_equal(marks, 2 + 2 * 2 + 2 * 2); // block, calls, parameters: begin and end
     ids_free(&ids);
@@ -249,30 +247,16 @@ static void refused(void **state)
     struct chat_encoding c;
     struct error err;
     struct ids ids = {0};
-    assert_int_equal(chat_encoding_init(&c, tokenizer, 0, 1, &err), 0);
+    assert_int_equal(chat_encoding_init(&c, duckling, 0, 1, &err), 0);
     const struct chat_request chat = {CHAT(list)};
-    assert_true(chat_encode(&c, tokenizer, &chat, &ids, &err) < 0);
+    assert_true(chat_encode(&c, duckling, &chat, &ids, &err) < 0);
     assert_non_null(strstr(err.text, "weather"));
     const struct chat_request both = {CHAT(question), .choice = CHAT_CHOICE_REQUIRED, .thinking = true};
-    assert_true(chat_encode(&c, tokenizer, &both, &ids, &err) < 0);
+    assert_true(chat_encode(&c, duckling, &both, &ids, &err) < 0);
     assert_int_equal(ids.count, 0);
     ids_free(&ids);
     assert_int_equal(chat_tool_format_of(NULL), CHAT_TOOLS_DSML);
     assert_int_equal(chat_tool_format_of("{{ bos_token }}<｜tool▁sep｜>"), CHAT_TOOLS_V31);
-}
-
-static int open_duckling(void **state)
-{
-    (void)state;
-    tokenizer = open_tokenizer(SOURCE_DIR "/models/duckling");
-    return 0;
-}
-
-static int close_duckling(void **state)
-{
-    (void)state;
-    tokenizer_close(tokenizer);
-    return 0;
 }
 
 int main(void)
