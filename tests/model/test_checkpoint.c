@@ -1,7 +1,6 @@
 /* test_checkpoint.c: directories and tensors that must be refused, each with file, tensor and both values.
  *
  * Every case gets a directory of its own with the files it lists. */
-#include <ftw.h>
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,29 +8,12 @@
 #include "tests/model/expect.h"
 
 #include "host/model/model.h"
-
-static char root[] = "/tmp/duckd-checkpoint-XXXXXX";
-
-static int unlink_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
-static int setup(void **state)
-{
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-static int teardown(void **state)
-{
-    (void)state;
-    return nftw(root, unlink_one, 8, FTW_DEPTH | FTW_PHYS);
-}
+#include "tests/model/test_root.h"
 
 static void new_dir(char dir[128])
 {
     static int number;
-    snprintf(dir, 128, "%s/case-%03d", root, number++);
+    snprintf(dir, 128, "%s/case-%03d", test_root, number++);
     assert_int_equal(mkdir(dir, 0700), 0);
 }
 
@@ -437,5 +419,5 @@ int main(void)
     for (size_t i = 0; i < request_count; i++)
         tests[n++] =
             (struct CMUnitTest){requests[i].name, check_request, NULL, NULL, (void *)(uintptr_t)&requests[i]};
-    return _cmocka_run_group_tests("model-checkpoint", tests, n, setup, teardown);
+    return _cmocka_run_group_tests("model-checkpoint", tests, n, make_test_root, remove_test_root);
 }

@@ -1,5 +1,4 @@
 /* test_synth.c: synthetic checkpoints: complete for their config, the same bytes however they are written. */
-#include <ftw.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,30 +10,13 @@
 #include <cmocka.h>
 
 #include "host/model/model.h"
-
-static char root[] = "/tmp/duckd-synth-XXXXXX";
-
-static int unlink_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
-static int setup(void **state)
-{
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-static int teardown(void **state)
-{
-    (void)state;
-    return nftw(root, unlink_one, 8, FTW_DEPTH | FTW_PHYS);
-}
+#include "tests/model/test_root.h"
 
 /* Makes and opens root/name. */
 static struct model make(const char *name, const char *config, const char *options)
 {
     char command[1024], dir[256];
-    snprintf(dir, sizeof dir, "%s/%s", root, name);
+    snprintf(dir, sizeof dir, "%s/%s", test_root, name);
     snprintf(command, sizeof command,
              BINARY_DIR "/synth-model --config " SOURCE_DIR "/%s --out %s %s 2>/dev/null", config, dir,
              options);
@@ -138,5 +120,5 @@ int main(void)
         {"wide_model/arbitrary scales", wide_model, NULL, NULL, (void *)(uintptr_t) "--seed 3 --shards 2"},
         {"wide_model/ue8m0", wide_model, NULL, NULL, (void *)(uintptr_t) "--seed 3 --ue8m0"},
     };
-    return cmocka_run_group_tests_name("model-synth", tests, setup, teardown);
+    return cmocka_run_group_tests_name("model-synth", tests, make_test_root, remove_test_root);
 }
