@@ -20,6 +20,10 @@ struct bed_case {
 #define BED_CASES 6u
 extern const struct bed_case bed_cases[BED_CASES]; // small models of every kind, KV of every type
 
+/* The CUDA backend. NULL: there is none, as has been said; the program returns BED_SKIPPED. */
+#define BED_SKIPPED 77
+const struct backend_ops *bed_backend(void);
+
 /* Fails the running test with the message of whatever fails. */
 void bed_open(struct bed *bed, const struct backend_ops *ops, const struct bed_case *c, uint32_t lanes,
               uint32_t max_tokens);

@@ -9,11 +9,10 @@
 
 #include <cmocka.h>
 
-#include "host/backend/backend_cuda.h"
 #include "host/engine/engine.h"
+#include "tests/cuda/bed.h"
 #include "tests/golden/goldens.h"
 
-#define SKIPPED 77
 #define MODEL "models/duckling"
 #define MOST 64u
 
@@ -141,10 +140,7 @@ int main(int argc, char **argv)
     struct error err = {""};
     if (argc > 1) flock = argv[1];
     if (argc > 2) cmocka_set_test_filter(argv[2]);
-    if (!backend_cuda_load(&err)) {
-        printf("skipped: %s\n", err.text);
-        return SKIPPED;
-    }
+    if (!bed_backend()) return BED_SKIPPED;
     if (goldens_open(&goldens, "tests/goldens/duckling", &err)) {
         printf("%s\n", err.text);
         return 1;

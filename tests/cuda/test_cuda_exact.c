@@ -11,10 +11,8 @@
 
 #include <cmocka.h>
 
-#include "host/backend/backend_cuda.h"
 #include "tests/cuda/bed.h"
 
-#define SKIPPED 77
 #define LANES 4u
 #define CHUNK 48u
 #define LENGTH 400u
@@ -351,12 +349,8 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    struct error err = {""};
-    ops = backend_cuda_load(&err);
-    if (!ops) {
-        printf("skipped: %s\n", err.text);
-        return SKIPPED;
-    }
+    ops = bed_backend();
+    if (!ops) return BED_SKIPPED;
     enum { CASES = BED_CASES };
     struct CMUnitTest tests[CASES + 4];
     for (size_t i = 0; i < CASES; i++)

@@ -8,11 +8,9 @@
 
 #include <cmocka.h>
 
-#include "host/backend/backend_cuda.h"
 #include "tests/cuda/bed.h"
 #include "tests/golden/goldens.h"
 
-#define SKIPPED 77
 #define CHUNK 64u
 
 static const struct backend_ops *ops;
@@ -291,12 +289,8 @@ static void test_intermediates(void **state)
 
 int main(void)
 {
-    struct error err = {""};
-    ops = backend_cuda_load(&err);
-    if (!ops) {
-        printf("skipped: %s\n", err.text);
-        return SKIPPED;
-    }
+    ops = bed_backend();
+    if (!ops) return BED_SKIPPED;
     struct CMUnitTest tests[sizeof cases / sizeof cases[0] + 1];
     const size_t n = sizeof cases / sizeof cases[0];
     tests[0] = (struct CMUnitTest){"intermediates", test_intermediates, NULL, NULL, NULL};

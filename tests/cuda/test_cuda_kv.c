@@ -10,10 +10,8 @@
 
 #include <cmocka.h>
 
-#include "host/backend/backend_cuda.h"
 #include "tests/cuda/bed.h"
 
-#define SKIPPED 77
 #define CHUNK 48u
 #define LENGTH 320u
 
@@ -187,12 +185,8 @@ static void test_full_pool(void **state)
 
 int main(void)
 {
-    struct error err = {""};
-    ops = backend_cuda_load(&err);
-    if (!ops) {
-        printf("skipped: %s\n", err.text);
-        return SKIPPED;
-    }
+    ops = bed_backend();
+    if (!ops) return BED_SKIPPED;
     struct CMUnitTest tests[2 * BED_CASES + 2];
     size_t n = 0;
     for (size_t i = 0; i < BED_CASES; i++) {

@@ -9,12 +9,10 @@
 
 #include <cmocka.h>
 
-#include "host/backend/backend_cuda.h"
 #include "host/model/synthetic.h"
 #include "host/util/clock.h"
 #include "tests/cuda/bed.h"
 
-#define SKIPPED 77
 #define CONFIG "tests/cuda/long.json"
 #define LENGTH 102400u
 #define CHUNK 2048u
@@ -186,11 +184,8 @@ int main(void)
     struct error err = {""};
     struct model_config c;
     struct synthetic_format format;
-    cuda = backend_cuda_load(&err);
-    if (!cuda) {
-        printf("skipped: %s\n", err.text);
-        return SKIPPED;
-    }
+    cuda = bed_backend();
+    if (!cuda) return BED_SKIPPED;
     if (synthetic_config_read(&c, &format, CONFIG, &err) ||
         synthetic_open(&model, &c, format, CONFIG, &err) || pool_open(&pool, 0, &err)) {
         printf("FAILED: %s\n", err.text);
