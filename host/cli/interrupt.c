@@ -59,11 +59,6 @@ bool interrupt_ending(void)
     return ending;
 }
 
-void interrupt_clear(void)
-{
-    seen = 0;
-}
-
 int interrupt_wake_fd(void)
 {
     return wake[0];

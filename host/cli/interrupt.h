@@ -12,7 +12,6 @@ void interrupt_catch(bool patient);
 void interrupt_release(void);
 bool interrupt_seen(void);   // SIGINT, or one of the others
 bool interrupt_ending(void); // SIGTERM or SIGHUP: the program should end
-void interrupt_clear(void);
 /* Readable from the first signal caught until the next interrupt_catch(); for polls. -1: no pipe could be
  * had. */
 int interrupt_wake_fd(void);

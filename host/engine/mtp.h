@@ -15,7 +15,7 @@
 
 /* The two rows are one job of two rows (weights are read once for both) or two lanes of one row each (one is
  * on the backend while the other is on the flock). Same bits either way. */
-enum mtp_verify { MTP_VERIFY_DEFAULT, MTP_ONE_JOB, MTP_TWO_LANES };
+enum mtp_verify { MTP_ONE_JOB, MTP_TWO_LANES };
 
 /* Backend and ducks on the same cores gain nothing from overlap: one job. Otherwise two lanes. */
 enum mtp_verify mtp_verify_policy(const char *backend_name, bool local_flock);

@@ -16,8 +16,7 @@ struct exchange {
     bool chat, stream, include_usage;
     char id[48];
     int64_t created;
-    bool content_begun; // a piece of the answer was sent
-    uint64_t sent_ns;   // when the stream last said something
+    uint64_t sent_ns; // when the stream last said something
     uint32_t prefill_done, prefill_total;
     struct job_output whole; // what came so far, where it is sent at once at the end
     size_t text_offset;      // of the next token, for the logprobs of /completions

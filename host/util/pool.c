@@ -220,15 +220,9 @@ static void publish(struct pool *p, pool_fn *fn, void *arg, size_t tasks)
     atomic_store(&p->claim, (uint64_t)++p->generation << 32 | (uint32_t)tasks);
 }
 
-void pool_start(struct pool *p, pool_fn *fn, void *arg, size_t tasks)
+/* The caller's part: runs what is left and waits for what others are at. */
+static void finish(struct pool *p)
 {
-    publish(p, fn, arg, tasks);
-    if (p->threads > 1 && tasks > 0) wake_workers(p, (uint32_t)tasks);
-}
-
-void pool_finish(struct pool *p)
-{
-    assert(p->active);
     work(p, 0);
     while (!spin(p, caller_has_reason)) {
         atomic_store(&p->caller_sleeps, 1);
@@ -248,5 +242,5 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg, size_t tasks)
     }
     publish(p, fn, arg, tasks);
     wake_workers(p, (uint32_t)tasks - 1);
-    pool_finish(p);
+    finish(p);
 }

@@ -2,10 +2,9 @@
  *
  * A job is `tasks` independent calls fn(arg, task, worker). The caller of pool_run() works too, so a
  * pool of one thread runs everything inline and owns no other thread. Workers spin for a short while
- * after a job (decode issues a job every few microseconds) and then sleep in the kernel.
- * A job may also run beside its caller: pool_start() hands it to the workers and returns,
- * pool_finish() helps with what is left. One job at a time; start/finish/run by one thread only (the engine).
- * Results never depend on the number of threads: a task writes only what is its own. */
+ * after a job (decode issues a job every few microseconds) and then sleep in the kernel. One job at a time,
+ * from one thread only (the engine). Results never depend on the number of threads: a task writes only what
+ * is its own. */
 #ifndef DUCKD_HOST_UTIL_POOL_H
 #define DUCKD_HOST_UTIL_POOL_H
 
@@ -23,7 +22,5 @@ void pool_close(struct pool *pool);
 unsigned pool_threads(const struct pool *pool); // the caller included
 
 void pool_run(struct pool *pool, pool_fn *fn, void *arg, size_t tasks);
-void pool_start(struct pool *pool, pool_fn *fn, void *arg, size_t tasks);
-void pool_finish(struct pool *pool);
 
 #endif

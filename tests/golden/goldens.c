@@ -92,14 +92,6 @@ void goldens_close(struct goldens *g)
     free(g);
 }
 
-size_t goldens_count(const struct goldens *g)
-{
-    return g->count;
-}
-const struct golden *goldens_at(const struct goldens *g, size_t i)
-{
-    return &g->arrays[i];
-}
 const cJSON *goldens_manifest(const struct goldens *g)
 {
     return g->manifest;

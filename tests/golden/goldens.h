@@ -26,9 +26,6 @@ struct goldens;
 int goldens_open(struct goldens **out, const char *dir, struct error *err);
 void goldens_close(struct goldens *g);
 
-size_t goldens_count(const struct goldens *g);
-const struct golden *goldens_at(const struct goldens *g, size_t i); // in the manifest's order (by name)
-
 /* By name, made from a format: goldens_find(g, "%s.logits", prompt). NULL: there is none. */
 const struct golden *goldens_find(const struct goldens *g, const char *name_format, ...)
     __attribute__((format(printf, 2, 3)));

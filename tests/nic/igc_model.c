@@ -97,7 +97,7 @@ static struct {
     int without_address; // a blank NVM
     enum nic_fault fault;
     uint32_t resetting, mdic_busy, rx_enabling, tx_enabling, stopping; // reads until it is done
-    uint32_t phy[32], multi_gigabit, mmd_device, mmd_register;
+    uint32_t phy[32], multi_gigabit, mmd_register;
     int smbi;           // the semaphore among drivers
     uint32_t held_back; // receive descriptors that are not written back yet
     struct {

@@ -65,9 +65,6 @@ static void every_task_runs_once(void **state)
         for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
             pool_run(p, count_task, j, tasks[i]);
             check_job(j, tasks[i]);
-            pool_start(p, count_task, j, tasks[i]);
-            pool_finish(p);
-            check_job(j, tasks[i]);
         }
         pool_close(p);
     }
@@ -94,28 +91,6 @@ static void jobs_back_to_back(void **state)
     pool_close(p);
 }
 
-static void wait_for_start(void *arg, size_t task, unsigned worker)
-{
-    (void)task;
-    (void)worker;
-    atomic_store((_Atomic int *)arg, 1);
-}
-
-static void start_runs_beside_the_caller(void **state)
-{
-    (void)state;
-    struct pool *p;
-    assert_int_equal(pool_open(&p, 2, NULL), 0);
-    usleep(2000); // the worker sleeps by now
-    _Atomic int ran = 0;
-    pool_start(p, wait_for_start, &ran, 1);
-    uint64_t deadline = clock_ns() + 60000000000u;
-    while (!atomic_load(&ran) && clock_ns() < deadline) sched_yield();
-    assert_int_equal(atomic_load(&ran), 1); // although nobody called pool_finish()
-    pool_finish(p);
-    pool_close(p);
-}
-
 static void record_thread(void *arg, size_t task, unsigned worker)
 {
     pthread_t *threads = arg;
@@ -129,8 +104,7 @@ static void one_thread_runs_inline_in_order(void **state)
     struct pool *p;
     assert_int_equal(pool_open(&p, 1, NULL), 0);
     pthread_t threads[4];
-    pool_start(p, record_thread, threads, 4);
-    pool_finish(p);
+    pool_run(p, record_thread, threads, 4);
     for (int i = 0; i < 4; i++) assert_true(pthread_equal(threads[i], pthread_self()));
     pool_close(p);
 }
@@ -243,7 +217,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_runs_once),
         cmocka_unit_test(jobs_back_to_back),
-        cmocka_unit_test(start_runs_beside_the_caller),
         cmocka_unit_test(one_thread_runs_inline_in_order),
         cmocka_unit_test(caller_sleeps_for_the_last_task),
         cmocka_unit_test(workers_have_names),

@@ -21,7 +21,6 @@
 #define GUEST_MS 1500u // for a duck that may be there again to answer
 #define GUEST_OPEN_MS 10000u
 #define STEP_MS 60000u // a step that takes longer has failed, though its ducks still answer pings
-#define KEEP_MS 3000u  // the manifest of all of V3.2 is 23 MB
 #define PROGRAM_MOST (1 << 20)
 #define STEPS_MEMORY ((uint64_t)384 << 20) // of a duck, at most; beside its weights
 
