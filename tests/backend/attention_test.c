@@ -19,7 +19,7 @@ struct select_case {
     uint32_t n, k, levels; // distinct scores
 };
 
-static void test_select(void **state)
+static void the_largest_scores_are_selected(void **state)
 {
     const struct select_case *c = *state;
     uint64_t seed = 17;
@@ -62,7 +62,7 @@ static struct select_case select_cases[] = {
 
 /* ---- index scores ---- */
 
-static void test_scores(void **state)
+static void index_scores_are_those_of_double_precision(void **state)
 {
     (void)state;
     enum { HEADS = 6, SIZE = 32, KEYS = 75, ROWS = 16, STRIDE = 80 };
@@ -229,7 +229,7 @@ static void naive(const struct setup *s, const struct attention_case *c, uint32_
     free(score), free(scratch);
 }
 
-static void test_attend(void **state)
+static void attention_is_that_of_double_precision(void **state)
 {
     const struct attention_case *c = *state;
     struct setup s;
@@ -274,11 +274,13 @@ int main(void)
         SELECT = sizeof select_cases / sizeof *select_cases,
         ATTEND = sizeof attention_cases / sizeof *attention_cases
     };
-    struct CMUnitTest tests[SELECT + ATTEND + 1] = {cmocka_unit_test(test_scores)};
+    struct CMUnitTest tests[SELECT + ATTEND + 1] = {
+        cmocka_unit_test(index_scores_are_those_of_double_precision)};
     for (size_t i = 0; i < SELECT; i++)
-        tests[1 + i] = (struct CMUnitTest){select_cases[i].name, test_select, NULL, NULL, &select_cases[i]};
+        tests[1 + i] = (struct CMUnitTest){select_cases[i].name, the_largest_scores_are_selected, NULL, NULL,
+                                           &select_cases[i]};
     for (size_t i = 0; i < ATTEND; i++)
-        tests[1 + SELECT + i] =
-            (struct CMUnitTest){attention_cases[i].name, test_attend, NULL, NULL, &attention_cases[i]};
+        tests[1 + SELECT + i] = (struct CMUnitTest){
+            attention_cases[i].name, attention_is_that_of_double_precision, NULL, NULL, &attention_cases[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

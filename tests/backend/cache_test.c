@@ -57,7 +57,7 @@ static void near_values(const float *a, const float *b, size_t n, double toleran
     for (size_t i = 0; i < n; i++) assert_true(fabs((double)a[i] - (double)b[i]) <= tolerance * largest);
 }
 
-static void test_dtype(void **state)
+static void rows_come_back_rounded_to_their_type(void **state)
 {
     const struct dtype_case *c = *state;
     struct kv_shape shape = shape_of(c->dtype);
@@ -102,7 +102,7 @@ static void test_dtype(void **state)
 
 /* With a largest value of 448 the scale is 1: every e4m3 number must come back as itself, and a number
  * halfway between two goes to the even code. */
-static void test_fp8_codes(void **state)
+static void fp8_takes_the_nearest_code(void **state)
 {
     (void)state;
     struct kv_shape shape = shape_of(KV_FP8);
@@ -128,7 +128,7 @@ static void test_fp8_codes(void **state)
     kv_close(&kv);
 }
 
-static void test_hidden_ring(void **state)
+static void the_latest_hidden_states_are_kept(void **state)
 {
     (void)state;
     struct kv_shape shape = shape_of(KV_F32);
@@ -148,7 +148,7 @@ static void test_hidden_ring(void **state)
 }
 
 /* Into one piece of bytes and back, in caches of other capacities. */
-static void test_image(void **state)
+static void an_image_fits_caches_of_other_sizes(void **state)
 {
     (void)state;
     for (int dtype = KV_F32; dtype <= KV_FP8; dtype++) {
@@ -186,10 +186,12 @@ static struct dtype_case dtypes[] = {
 int main(void)
 {
     enum { CASES = sizeof dtypes / sizeof *dtypes };
-    struct CMUnitTest tests[CASES + 3] = {[CASES] = cmocka_unit_test(test_fp8_codes),
-                                          [CASES + 1] = cmocka_unit_test(test_hidden_ring),
-                                          [CASES + 2] = cmocka_unit_test(test_image)};
+    struct CMUnitTest tests[CASES + 3] = {[CASES] = cmocka_unit_test(fp8_takes_the_nearest_code),
+                                          [CASES + 1] = cmocka_unit_test(the_latest_hidden_states_are_kept),
+                                          [CASES + 2] =
+                                              cmocka_unit_test(an_image_fits_caches_of_other_sizes)};
     for (size_t i = 0; i < CASES; i++)
-        tests[i] = (struct CMUnitTest){dtypes[i].name, test_dtype, NULL, NULL, &dtypes[i]};
+        tests[i] =
+            (struct CMUnitTest){dtypes[i].name, rows_come_back_rounded_to_their_type, NULL, NULL, &dtypes[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

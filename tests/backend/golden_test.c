@@ -177,7 +177,7 @@ static void mark_near_ties(struct run *r)
     }
 }
 
-static void test_case(void **state)
+static void every_value_is_the_references(void **state)
 {
     struct run r = {.c = *state};
     struct error err = {""};
@@ -223,6 +223,6 @@ int main(void)
 {
     struct CMUnitTest tests[sizeof cases / sizeof *cases];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        tests[i] = (struct CMUnitTest){cases[i].name, test_case, NULL, NULL, &cases[i]};
+        tests[i] = (struct CMUnitTest){cases[i].name, every_value_is_the_references, NULL, NULL, &cases[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

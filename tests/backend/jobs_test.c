@@ -57,7 +57,7 @@ struct bits_case {
     enum kv_dtype dtype;
 };
 
-static void test_bits(void **state)
+static void chunks_and_threads_change_no_bit(void **state)
 {
     const struct bits_case *c = *state;
     const struct {
@@ -86,7 +86,7 @@ static void test_bits(void **state)
 
 /* Two sequences whose jobs alternate, one of them begun from a copy of a prefix and with a rejected draft
  * overwritten, equal each sequence alone. */
-static void test_lanes_and_copies(void **state)
+static void lanes_and_copies_equal_each_sequence_alone(void **state)
 {
     (void)state;
     struct house h;
@@ -146,7 +146,7 @@ static void test_lanes_and_copies(void **state)
 
 /* best() of the main model's rows is what the logits say; of the MTP layer's, by its rounded head, one of the
  * tokens they like. Nobody's row depends on how many are asked for. */
-static void test_best(void **state)
+static void best_and_candidates_are_those_of_all_logits(void **state)
 {
     (void)state;
     enum { ROWS = 24 };
@@ -181,7 +181,7 @@ static void test_best(void **state)
 }
 
 /* The last layer computes only what somebody reads; what the rows left out leave behind is the same. */
-static void test_rows_not_wanted(void **state)
+static void rows_nobody_reads_change_nothing(void **state)
 {
     (void)state;
     for (int mtp = 0; mtp < 2; mtp++) {
@@ -249,7 +249,7 @@ static double median_error(const float *logits, const float *expected, size_t vo
     return e[TOKENS / 2];
 }
 
-static void test_cache_dtypes(void **state)
+static void smaller_kv_types_lose_what_they_may(void **state)
 {
     (void)state;
     const struct {
@@ -301,7 +301,7 @@ static void refused(struct house *h, struct backend_job job, const char *part)
     if (!strstr(err.text, part)) fail_msg("'%s' does not say '%s'", err.text, part);
 }
 
-static void test_refusals(void **state)
+static void impossible_jobs_are_refused(void **state)
 {
     (void)state;
     struct house h;
@@ -362,7 +362,7 @@ static void test_refusals(void **state)
 }
 
 /* A flock that answers with a NaN in one row of one layer. */
-static void test_nan(void **state)
+static void a_nan_from_the_flock_is_noticed(void **state)
 {
     (void)state;
     struct house h;
@@ -410,15 +410,15 @@ static struct bits_case bits[] = {{"same bits: dense", V3, KV_F32},
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        {bits[0].name, test_bits, NULL, NULL, &bits[0]},
-        {bits[1].name, test_bits, NULL, NULL, &bits[1]},
-        {bits[2].name, test_bits, NULL, NULL, &bits[2]},
-        cmocka_unit_test(test_lanes_and_copies),
-        cmocka_unit_test(test_best),
-        cmocka_unit_test(test_rows_not_wanted),
-        cmocka_unit_test(test_cache_dtypes),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_nan),
+        {bits[0].name, chunks_and_threads_change_no_bit, NULL, NULL, &bits[0]},
+        {bits[1].name, chunks_and_threads_change_no_bit, NULL, NULL, &bits[1]},
+        {bits[2].name, chunks_and_threads_change_no_bit, NULL, NULL, &bits[2]},
+        cmocka_unit_test(lanes_and_copies_equal_each_sequence_alone),
+        cmocka_unit_test(best_and_candidates_are_those_of_all_logits),
+        cmocka_unit_test(rows_nobody_reads_change_nothing),
+        cmocka_unit_test(smaller_kv_types_lose_what_they_may),
+        cmocka_unit_test(impossible_jobs_are_refused),
+        cmocka_unit_test(a_nan_from_the_flock_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

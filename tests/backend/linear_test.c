@@ -92,7 +92,7 @@ static void tear_down(struct setup *s)
     free(s->in);
 }
 
-static void test_product(void **state)
+static void products_are_those_of_double_precision(void **state)
 {
     const struct shape *shape = *state;
     struct setup s;
@@ -134,7 +134,7 @@ static struct shape shapes[] = {
     {"fp32", DTYPE_F32, 132, 136},
 };
 
-static void test_pack_keeps_bf16(void **state)
+static void what_fits_bf16_is_packed_as_bf16(void **state)
 {
     (void)state;
     struct linear l;
@@ -156,7 +156,7 @@ static void test_pack_keeps_bf16(void **state)
     linear_free(&l);
 }
 
-static void test_refuses(void **state)
+static void bad_weights_are_refused(void **state)
 {
     (void)state;
     struct pool *pool;
@@ -183,9 +183,10 @@ static void test_refuses(void **state)
 int main(void)
 {
     enum { SHAPES = sizeof shapes / sizeof *shapes };
-    struct CMUnitTest tests[SHAPES + 2] = {[SHAPES] = cmocka_unit_test(test_pack_keeps_bf16),
-                                           [SHAPES + 1] = cmocka_unit_test(test_refuses)};
+    struct CMUnitTest tests[SHAPES + 2] = {[SHAPES] = cmocka_unit_test(what_fits_bf16_is_packed_as_bf16),
+                                           [SHAPES + 1] = cmocka_unit_test(bad_weights_are_refused)};
     for (size_t i = 0; i < SHAPES; i++)
-        tests[i] = (struct CMUnitTest){shapes[i].name, test_product, NULL, NULL, &shapes[i]};
+        tests[i] = (struct CMUnitTest){shapes[i].name, products_are_those_of_double_precision, NULL, NULL,
+                                       &shapes[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ static void close_to(float a, double b, double tolerance)
 
 /* ---- norms ---- */
 
-static void test_norms(void **state)
+static void norms_are_those_of_double_precision(void **state)
 {
     (void)state;
     uint64_t seed = 3;
@@ -63,7 +63,7 @@ static const struct model_config published = {.qk_nope_dim = 128,
                                               .yarn_mscale_all_dim = 1,
                                               .yarn_original_positions = 4096};
 
-static void test_yarn(void **state)
+static void yarn_gives_the_published_frequencies(void **state)
 {
     (void)state;
     struct rope r;
@@ -95,7 +95,7 @@ static void test_yarn(void **state)
     close_to(rope_softmax_scale(&other), 1 / sqrt(192.0), 1e-8);
 }
 
-static void test_rotations(void **state)
+static void both_rotations_turn_pairs(void **state)
 {
     (void)state;
     uint64_t seed = 5;
@@ -176,7 +176,7 @@ static void choose(const struct model_config *c, const float *logits, const floa
     for (k = 0; k < c->top_k; k++) weights[k] *= (double)c->routed_scale / (c->norm_topk_prob ? sum : 1);
 }
 
-static void test_router(void **state)
+static void the_router_chooses_as_the_reference(void **state)
 {
     const struct router_case *rc = *state;
     struct model_config c = {.experts = rc->experts,
@@ -220,10 +220,12 @@ static struct router_case router_cases[] = {
 int main(void)
 {
     enum { CASES = sizeof router_cases / sizeof *router_cases };
-    struct CMUnitTest tests[CASES + 3] = {[CASES] = cmocka_unit_test(test_norms),
-                                          [CASES + 1] = cmocka_unit_test(test_yarn),
-                                          [CASES + 2] = cmocka_unit_test(test_rotations)};
+    struct CMUnitTest tests[CASES + 3] = {[CASES] = cmocka_unit_test(norms_are_those_of_double_precision),
+                                          [CASES + 1] =
+                                              cmocka_unit_test(yarn_gives_the_published_frequencies),
+                                          [CASES + 2] = cmocka_unit_test(both_rotations_turn_pairs)};
     for (size_t i = 0; i < CASES; i++)
-        tests[i] = (struct CMUnitTest){router_cases[i].name, test_router, NULL, NULL, &router_cases[i]};
+        tests[i] = (struct CMUnitTest){router_cases[i].name, the_router_chooses_as_the_reference, NULL, NULL,
+                                       &router_cases[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
 #include "host/text/chat_encoding.h"
 #include "tests/text/text_support.h"
 
-static void test_known_chat(void **state)
+static void a_known_chat_has_the_known_ids(void **state)
 {
     (void)state;
     static const int32_t expected[] = {0,      128803, 33310, 128804, 128799, 19923,  3,
@@ -37,6 +37,6 @@ static void test_known_chat(void **state)
 int main(void)
 {
     skip_without(DEEPSEEK_TOKENIZER);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_known_chat)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_known_chat_has_the_known_ids)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

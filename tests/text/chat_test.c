@@ -26,7 +26,7 @@ static struct ids encode_chat(const struct chat_message *messages, size_t count,
 }
 
 /* The text of every golden prompt, control tokens recognised, gives the golden ids. */
-static void test_golden_prompts(void **state)
+static void the_text_of_a_golden_prompt_gives_its_ids(void **state)
 {
     (void)state;
     struct goldens *g = NULL;
@@ -57,7 +57,7 @@ struct chat_case {
     struct chat_message messages[LONGEST_CHAT];
 };
 
-static void test_golden_chats(void **state)
+static void chats_give_the_golden_ids(void **state)
 {
     (void)state;
     static const struct chat_case cases[] = {
@@ -89,7 +89,7 @@ static void test_golden_chats(void **state)
 }
 
 /* The text of a chat with its control tokens; texts of messages never produce one. */
-static void test_format(void **state)
+static void control_tokens_come_from_the_format_alone(void **state)
 {
     (void)state;
     static const struct {
@@ -145,7 +145,7 @@ static void test_format(void **state)
     }
 }
 
-static void test_refused(void **state)
+static void what_cannot_be_encoded_is_refused(void **state)
 {
     (void)state;
     struct chat_encoding c;
@@ -175,10 +175,10 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_prompts),
-        cmocka_unit_test(test_golden_chats),
-        cmocka_unit_test(test_format),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(the_text_of_a_golden_prompt_gives_its_ids),
+        cmocka_unit_test(chats_give_the_golden_ids),
+        cmocka_unit_test(control_tokens_come_from_the_format_alone),
+        cmocka_unit_test(what_cannot_be_encoded_is_refused),
     };
     return cmocka_run_group_tests(tests, open_duckling, close_duckling);
 }

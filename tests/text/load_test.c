@@ -131,7 +131,7 @@ static int open_text(const char *text, struct error *err)
     return rc;
 }
 
-static void test_changed(void **state)
+static void a_changed_file_is_refused_or_means_what_it_says(void **state)
 {
     (void)state;
     cJSON *original = read_json(SOURCE_DIR "/models/duckling/tokenizer.json");
@@ -152,7 +152,7 @@ static void test_changed(void **state)
     cJSON_Delete(original);
 }
 
-static void test_no_json(void **state)
+static void what_is_no_json_is_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -172,7 +172,7 @@ static void test_no_json(void **state)
     }
 }
 
-static void test_no_file(void **state)
+static void a_missing_file_is_named(void **state)
 {
     (void)state;
     struct tokenizer *t;
@@ -186,9 +186,9 @@ static void test_no_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_no_json),
-        cmocka_unit_test(test_no_file),
+        cmocka_unit_test(a_changed_file_is_refused_or_means_what_it_says),
+        cmocka_unit_test(what_is_no_json_is_refused),
+        cmocka_unit_test(a_missing_file_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include "host/text/regex_dialect.h"
 #include "tests/text/text_support.h"
 
-static void test_translation(void **state)
+static void patterns_become_those_of_pcre2(void **state)
 {
     (void)state;
     static const struct {
@@ -73,7 +73,7 @@ struct stage {
     enum drop drop;
 };
 
-static void test_cutting(void **state)
+static void texts_are_cut_where_patterns_say(void **state)
 {
     (void)state;
     static const struct {
@@ -125,7 +125,7 @@ static void test_cutting(void **state)
 }
 
 /* A pattern that backtracks without end is given up with a line that says so. */
-static void test_match_limit(void **state)
+static void endless_backtracking_is_given_up(void **state)
 {
     (void)state;
     struct pretokenizer p = {0};
@@ -144,9 +144,9 @@ static void test_match_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_translation),
-        cmocka_unit_test(test_cutting),
-        cmocka_unit_test(test_match_limit),
+        cmocka_unit_test(patterns_become_those_of_pcre2),
+        cmocka_unit_test(texts_are_cut_where_patterns_say),
+        cmocka_unit_test(endless_backtracking_is_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

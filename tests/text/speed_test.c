@@ -48,7 +48,7 @@ static uint64_t cpu_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void test_megabyte(void **state)
+static void a_megabyte_of_anything_is_encoded_in_time(void **state)
 {
     (void)state;
     struct tokenizer *t = open_tokenizer(tokenizer_path);
@@ -78,6 +78,6 @@ int main(int argc, char **argv)
     bool deepseek = argc > 1 && strcmp(argv[1], "deepseek") == 0;
     tokenizer_path = deepseek ? DEEPSEEK_TOKENIZER : SOURCE_DIR "/models/duckling";
     if (deepseek) skip_without(tokenizer_path);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_megabyte)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_megabyte_of_anything_is_encoded_in_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 
 #define BAD UTF8_REPLACEMENT
 
-static void test_lossy(void **state)
+static void broken_bytes_become_replacement_characters(void **state)
 {
     (void)state;
     static const struct {
@@ -81,7 +81,7 @@ static void random_merges(struct plain_merge *merges, struct bpe *bpe, uint64_t 
     }
 }
 
-static void test_merges(void **state)
+static void merges_are_those_of_the_plain_algorithm(void **state)
 {
     (void)state;
     uint64_t seed = 3;
@@ -111,7 +111,7 @@ static void test_merges(void **state)
     bpe_scratch_free(&scratch);
 }
 
-static void test_merge_given_twice(void **state)
+static void a_merge_given_twice_is_refused(void **state)
 {
     (void)state;
     struct bpe bpe;
@@ -123,7 +123,7 @@ static void test_merge_given_twice(void **state)
 
 /* ---- added tokens ---- */
 
-static void test_added_tokens(void **state)
+static void the_longest_added_token_is_found(void **state)
 {
     (void)state;
     char texts[][8] = {"<a", "<a>", "<ab", "b>", "<", "ab"};
@@ -156,7 +156,7 @@ static void test_added_tokens(void **state)
     }
 }
 
-static void test_only_when_allowed(void **state)
+static void text_is_a_special_token_only_when_allowed(void **state)
 {
     (void)state;
     struct tokenizer *t = open_tokenizer(SOURCE_DIR "/models/duckling");
@@ -183,7 +183,7 @@ static void test_only_when_allowed(void **state)
 
 /* ---- detokenizer ---- */
 
-static void test_random_ids(void **state)
+static void random_ids_come_as_whole_characters(void **state)
 {
     (void)state;
     struct tokenizer *t = open_tokenizer(SOURCE_DIR "/models/duckling");
@@ -216,7 +216,7 @@ static void test_random_ids(void **state)
     tokenizer_close(t);
 }
 
-static void test_characters_wait(void **state)
+static void a_character_waits_for_its_last_byte(void **state)
 {
     (void)state;
     struct tokenizer *t = open_tokenizer(SOURCE_DIR "/models/duckling");
@@ -258,7 +258,7 @@ static void *encode_often(void *arg)
     return NULL;
 }
 
-static void test_threads(void **state)
+static void threads_share_a_tokenizer(void **state)
 {
     (void)state;
     struct tokenizer *t = open_tokenizer(SOURCE_DIR "/models/duckling");
@@ -279,14 +279,14 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lossy),
-        cmocka_unit_test(test_merges),
-        cmocka_unit_test(test_merge_given_twice),
-        cmocka_unit_test(test_added_tokens),
-        cmocka_unit_test(test_only_when_allowed),
-        cmocka_unit_test(test_random_ids),
-        cmocka_unit_test(test_characters_wait),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(broken_bytes_become_replacement_characters),
+        cmocka_unit_test(merges_are_those_of_the_plain_algorithm),
+        cmocka_unit_test(a_merge_given_twice_is_refused),
+        cmocka_unit_test(the_longest_added_token_is_found),
+        cmocka_unit_test(text_is_a_special_token_only_when_allowed),
+        cmocka_unit_test(random_ids_come_as_whole_characters),
+        cmocka_unit_test(a_character_waits_for_its_last_byte),
+        cmocka_unit_test(threads_share_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

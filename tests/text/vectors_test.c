@@ -7,7 +7,7 @@
 
 static const char *vectors_path, *tokenizer_path;
 
-static void test_encode(void **state)
+static void texts_give_the_vectors_ids(void **state)
 {
     (void)state;
     struct tokenizer *t = open_tokenizer(tokenizer_path);
@@ -30,7 +30,7 @@ static void test_encode(void **state)
     tokenizer_close(t);
 }
 
-static void test_decode(void **state)
+static void ids_give_the_vectors_texts(void **state)
 {
     (void)state;
     struct tokenizer *t = open_tokenizer(tokenizer_path);
@@ -61,8 +61,8 @@ int main(int argc, char **argv)
     tokenizer_path = deepseek ? DEEPSEEK_TOKENIZER : SOURCE_DIR "/models/duckling";
     if (deepseek) skip_without(tokenizer_path);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_encode),
-        cmocka_unit_test(test_decode),
+        cmocka_unit_test(texts_give_the_vectors_ids),
+        cmocka_unit_test(ids_give_the_vectors_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
