@@ -1,4 +1,4 @@
-/* lanes.c: the engine thread's part of steps: cut into blocks of tokens, pack, publish, take back. */
+/* submit.c: the engine thread's part of steps: cut into blocks of tokens, pack, publish, take back. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
