@@ -270,20 +270,21 @@ static void hand_on(struct dealing *d, uint32_t bank, uint32_t s, bool anybody)
 }
 
 /* Rounding may have put a slice too many on a duck whose memory is nearly full: hands such slices on. Only
- * those that were `from`'s before may move (before = NULL: all may). False: nobody has room. */
+ * those that were `from`'s before may move (before = NULL: all may). False: nobody has room for one of them.
+ * What a duck held before is not looked at: it may be lost too, with no memory, and dealt with later. */
 static bool relieve(struct dealing *d, const uint32_t *before, uint32_t from)
 {
-    for (int anybody = 0; anybody < 2; anybody++) {
+    enum { NEIGHBOURS, ANYBODY, NOBODY };
+    for (int who = NEIGHBOURS; who <= NOBODY; who++) {
         for (uint32_t b = 0; b < d->banks; b++) {
             const struct bank_slices *c = &d->at[b];
             for (uint32_t s = 0; s < c->slices; s++) {
                 if (before && before[c->start + s] != from) continue;
-                if (too_full(d, d->owner[c->start + s])) hand_on(d, b, s, anybody);
+                if (!too_full(d, d->owner[c->start + s])) continue;
+                if (who == NOBODY) return false;
+                hand_on(d, b, s, who == ANYBODY);
             }
         }
-    }
-    for (uint32_t i = 0; i < d->ducks; i++) {
-        if (too_full(d, i)) return false;
     }
     return true;
 }
@@ -291,10 +292,12 @@ static bool relieve(struct dealing *d, const uint32_t *before, uint32_t from)
 static int does_not_fit(const struct dealing *d, struct error *err)
 {
     double have = 0, largest = 0;
+    uint32_t there = 0; // those that are lost have no memory
     for (uint32_t i = 0; i < d->ducks; i++) {
         double m = (double)d->duck[i].memory_bytes;
         have += m;
         largest = fmax(largest, m);
+        there += m > 0;
     }
     const double gb = 1e9;
     if (have < d->total_bytes && largest == 0)
@@ -305,14 +308,13 @@ static int does_not_fit(const struct dealing *d, struct error *err)
         return error_set(err, -ENOMEM,
                          "the model's experts need %.6g GB of duck memory, the %u ducks have %.6g GB; "
                          "%.0f ducks of %.6g GB would fit",
-                         d->total_bytes / gb, d->ducks, have / gb, ceil(d->total_bytes / largest),
-                         largest / gb);
+                         d->total_bytes / gb, there, have / gb, ceil(d->total_bytes / largest), largest / gb);
     }
     return error_set(
         err, -ENOMEM,
         "the model's experts need %.6g GB of duck memory, the %u ducks have %.6g GB, which is too close "
         "to deal out whole slices; a little more memory or one more duck would fit",
-        d->total_bytes / gb, d->ducks, have / gb);
+        d->total_bytes / gb, there, have / gb);
 }
 
 static int check_ducks(const struct plan_duck *ducks, uint32_t count, struct error *err)

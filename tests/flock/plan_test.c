@@ -398,6 +398,52 @@ static void losing_ducks_moves_only_theirs(void **state)
     }
 }
 
+/* As a flock does that has lost several: none of them has memory, from the first that is dealt with on. */
+static void several_are_lost_together(void **state)
+{
+    (void)state;
+    struct plan_duck ducks[MAX_DUCKS];
+    static const uint32_t counts[] = {3, 4, 7, 32};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        struct model_config c = config_of(3, 448);
+        struct plan p, next;
+        make_ducks(ducks, counts[i], i % 2);
+        assert_int_equal(plan_make(&p, &c, 1, ducks, counts[i], NULL), 0);
+        ducks[0].memory_bytes = ducks[2].memory_bytes = 0;
+        for (uint32_t lost = 0; lost <= 2; lost += 2) {
+            struct error err = {0};
+            if (plan_without(&next, &p, lost, ducks, &err) != 0) fail_msg("%s", err.text);
+            check_only_lost_moved(&p, &next, lost);
+            plan_free(&p);
+            p = next;
+        }
+        assert_int_equal(held_bytes(&p, 0) + held_bytes(&p, 2), 0);
+        plan_free(&p);
+    }
+}
+
+static void several_lost_leave_too_little(void **state)
+{
+    (void)state;
+    struct plan_duck ducks[4];
+    struct model_config c = config_of(3, 2048);
+    make_ducks(ducks, 4, true);
+    struct plan p, next;
+    assert_int_equal(plan_make(&p, &c, 0, ducks, 4, NULL), 0);
+    for (uint32_t d = 0; d < 4; d++) ducks[d].memory_bytes = held_bytes(&p, d) * 3 / 2;
+    ducks[1].memory_bytes = ducks[2].memory_bytes = 0; // half of 1.5
+    struct error err = {0};
+    int rc = plan_without(&next, &p, 1, ducks, &err);
+    if (rc == 0) {
+        plan_free(&p);
+        p = next;
+        rc = plan_without(&next, &p, 2, ducks, &err);
+    }
+    assert_int_equal(rc, -ENOMEM);
+    assert_non_null(strstr(err.text, "the 2 ducks have"));
+    plan_free(&p);
+}
+
 static void survivors_share_alike(void **state)
 {
     (void)state;
@@ -460,6 +506,8 @@ int main(void)
         cmocka_unit_test(too_little_memory_says_what_would_fit),
         cmocka_unit_test(bad_ducks_are_refused),
         cmocka_unit_test(losing_ducks_moves_only_theirs),
+        cmocka_unit_test(several_are_lost_together),
+        cmocka_unit_test(several_lost_leave_too_little),
         cmocka_unit_test(survivors_share_alike),
         cmocka_unit_test(no_room_for_the_lost),
     };
