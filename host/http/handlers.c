@@ -22,9 +22,8 @@ void handle_page(struct connection *c, const char *rest)
                      page_html, sizeof page_html);
 }
 
-static void append_eta(struct buffer *b, const struct progress_amount *a)
+static void append_eta(struct buffer *b, double left)
 {
-    double left = progress_left_s(a);
     buffer_text(b, ",\"eta_s\":");
     if (left >= 0)
         buffer_json_number(b, left, 1);
@@ -43,7 +42,7 @@ static void append_slowest(struct buffer *b, const struct progress_part *p)
     buffer_json_string(b, p->name, strlen(p->name));
     buffer_printf(b, ",\"bytes\":%.0f,\"bytes_total\":%.0f,\"bytes_per_second\":%.0f", p->amount.done,
                   p->amount.total, p->amount.rate);
-    append_eta(b, &p->amount);
+    append_eta(b, progress_left_s(&p->amount));
     buffer_text(b, "}");
 }
 
@@ -54,7 +53,7 @@ static void reply_loading(struct connection *c)
     progress_look(&p);
     buffer_text(&b, "{\"status\":\"loading\",\"percent\":");
     buffer_json_number(&b, p.all.total > 0 ? 100 * p.all.done / p.all.total : 0, 1);
-    append_eta(&b, &p.all);
+    append_eta(&b, p.left_s);
     append_slowest(&b, &p.slowest);
     buffer_text(&b, ",\"error\":{\"message\":\"the model is still loading\",\"type\":\"server_error\","
                     "\"param\":null,\"code\":\"loading\"}}");

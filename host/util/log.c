@@ -104,7 +104,7 @@ static struct progress_amount amount_at(const struct progress *p, double done, u
 }
 
 static void format_amount(const struct progress *p, const char *what, const struct progress_amount *a,
-                          char *text, size_t size)
+                          double left, char *text, size_t size)
 {
     int decimals = p->scale == 1 ? 0 : 1;
     double done = a->done / p->scale, rate = a->rate / p->scale;
@@ -113,7 +113,6 @@ static void format_amount(const struct progress *p, const char *what, const stru
         return;
     }
     char eta[32] = "?";
-    double left = progress_left_s(a);
     unsigned long s = left < 1e6 ? (unsigned long)(left + 0.5) : 1000000;
     if (left >= 0 && s >= 3600) {
         snprintf(eta, sizeof eta, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
@@ -127,7 +126,7 @@ static void format_amount(const struct progress *p, const char *what, const stru
 static struct {
     pthread_mutex_t mutex;
     struct progress_state state;
-} latest = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+} latest = {.mutex = PTHREAD_MUTEX_INITIALIZER, .state = {.left_s = -1}};
 
 void progress_look(struct progress_state *out)
 {
@@ -157,10 +156,10 @@ static int terminal_columns(void)
 static void show(const struct progress *p, const struct progress_state *s, bool terminal)
 {
     char all[256], part[256] = "", what[80];
-    format_amount(p, p->what, &s->all, all, sizeof all);
+    format_amount(p, p->what, &s->all, s->left_s, all, sizeof all);
     if (*s->slowest.name) {
         snprintf(what, sizeof what, "slowest %s", s->slowest.name);
-        format_amount(p, what, &s->slowest.amount, part, sizeof part);
+        format_amount(p, what, &s->slowest.amount, progress_left_s(&s->slowest.amount), part, sizeof part);
     }
     if (terminal) {
         int columns = terminal_columns();
@@ -178,6 +177,9 @@ void progress__update_at(struct progress *p, double done, const struct progress_
 {
     struct progress_state s = {.all = amount_at(p, done, now)};
     if (slowest) s.slowest = *slowest;
+    s.left_s = progress_left_s(&s.all);
+    double longest = *s.slowest.name ? progress_left_s(&s.slowest.amount) : -1;
+    if (s.left_s >= 0 && longest > s.left_s) s.left_s = longest; // all is done when that part is
     pthread_mutex_lock(&latest.mutex);
     latest.state = s;
     pthread_mutex_unlock(&latest.mutex);

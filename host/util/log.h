@@ -44,6 +44,7 @@ void progress_end(struct progress *p);
 struct progress_state {
     struct progress_amount all;
     struct progress_part slowest;
+    double left_s; // of all, the slowest part included; -1: nobody knows
 };
 void progress_look(struct progress_state *out);
 double progress_left_s(const struct progress_amount *a); // -1: nobody knows

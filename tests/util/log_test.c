@@ -152,7 +152,7 @@ static void slowest_part_stands_below(void **state)
     update_both(&p, 19.8e6, "duck-3", 5.2e6, 5ull * SECOND);
     update(&p, 29.7e6, 6ull * SECOND);
     progress_end(&p);
-    assert_string_equal(captured(), "\rloading  9.9 / 29.7 MB  4.95 MB/s  ETA 0:04\033[K"
+    assert_string_equal(captured(), "\rloading  9.9 / 29.7 MB  4.95 MB/s  ETA 0:06\033[K"
                                     "\nslowest duck-3  0.8 / 7.4 MB  1.1 MB/s  ETA 0:06\033[K"
                                     "\r\033[K\033[A\r\033[K"
                                     "\rloading  19.8 / 29.7 MB  4.95 MB/s  ETA 0:02\033[K"
@@ -172,13 +172,14 @@ static void slowest_part_in_a_file(void **state)
     struct progress p = begun();
     update_both(&p, 9.9e6, "duck-3", 0.8e6, 2ull * SECOND);
     progress_end(&p);
-    assert_string_equal(captured(), "loading  9.9 / 29.7 MB  4.95 MB/s  ETA 0:04"
+    assert_string_equal(captured(), "loading  9.9 / 29.7 MB  4.95 MB/s  ETA 0:06"
                                     "  slowest duck-3  0.8 / 7.4 MB  1.1 MB/s  ETA 0:06\n");
     struct progress_state seen;
     progress_look(&seen);
     assert_string_equal(seen.slowest.name, "duck-3");
     assert_int_equal(progress_left_s(&seen.slowest.amount), 6);
     assert_int_equal(progress_left_s(&seen.all), 4);
+    assert_int_equal(seen.left_s, 6); // no sooner than its slowest part
     update(&p, 12e6, 3ull * SECOND);
     progress_look(&seen);
     assert_string_equal(seen.slowest.name, "");
