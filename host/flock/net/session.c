@@ -303,13 +303,21 @@ static void show_fault(const struct net_duck *d, const struct wire_fault *f)
                    (unsigned long long)(f->backtrace[i] - f->program));
 }
 
+/* True: it is the first. Of several that are lost together that is the one that net_fail() tells of; the
+ * others' turn comes in the session without it. */
+static bool note_lost(const struct net_duck *d)
+{
+    int none = -1;
+    return atomic_compare_exchange_strong(&d->port->flock->lost, &none, (int)d->index);
+}
+
 void net__fault(struct net_duck *d, const struct wire_fault *fault)
 {
     char text[sizeof fault->text];
     memcpy(text, fault->text, sizeof text);
     text[sizeof text - 1] = 0;
     struct net_flock *f = d->port->flock;
-    if (atomic_exchange(&f->lost, (int)d->index) != (int)d->index) show_fault(d, fault); // it may tell again
+    if (note_lost(d)) show_fault(d, fault); // it may tell again
     net_fail(f, -EIO, "%s: core %u: %s (vector %#x) at %#llx, %#llx bytes into program %016llx",
              net_duck_name(d).s, fault->core, text, fault->vector, (unsigned long long)fault->rip,
              (unsigned long long)(fault->rip - fault->program), (unsigned long long)f->program_hash);
@@ -322,7 +330,7 @@ static void ping(struct net_duck *d, uint64_t now, uint64_t *deadline)
     struct net_flock *f = d->port->flock;
     if (now >= d->ping_ns) {
         if (d->ping >= PINGS_BEFORE_LOST && now - d->heard_ns > f->config->dead_ms * NET_MS) {
-            atomic_store(&f->lost, (int)d->index);
+            note_lost(d);
             net_fail(f, -EHOSTDOWN, "%s has not answered for %llu ms", net_duck_name(d).s,
                      (unsigned long long)((now - d->heard_ns) / NET_MS));
         }
