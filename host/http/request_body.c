@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "host/model/json.h"
 #include "host/text/json_numbers.h"
 
 #define MAX_STOPS 16
@@ -73,24 +74,10 @@ static const cJSON *get(const cJSON *object, const char *key)
     return cJSON_IsNull(item) ? NULL : item;
 }
 
-/* What the client has sent, in a few words. */
-static const char *shown(const cJSON *item, char text[64])
-{
-    if (cJSON_IsArray(item)) return "an array";
-    if (cJSON_IsObject(item)) return "an object";
-    if (cJSON_IsBool(item)) return cJSON_IsTrue(item) ? "true" : "false";
-    if (cJSON_IsString(item))
-        snprintf(text, 64, "'%.40s'", item->valuestring);
-    else
-        snprintf(text, 64, "%.10g", item ? item->valuedouble : NAN);
-    return item && !cJSON_IsNull(item) ? text : "null";
-}
-
 static int wrong(struct api_problem *p, const char *key, const char *what, const cJSON *item)
 {
-    char text[64];
     return api_problem_set(p, 400, "invalid_value", key, "%s must be %s, not %s", key, what,
-                           shown(item, text));
+                           json_show(item).s);
 }
 
 /* Leaves *out alone when the key is absent. */
@@ -98,13 +85,12 @@ static int read_number(const cJSON *body, const char *key, double low, double hi
                        struct api_problem *p)
 {
     const cJSON *item = get(body, key);
-    char text[64];
     if (!item) return 0;
     double x = item->valuedouble;
     if (!cJSON_IsNumber(item) || !isfinite(x) || x < low || x > high || (whole && x != floor(x)))
         return api_problem_set(p, 400, "invalid_value", key,
                                "%s must be a %snumber from %.10g to %.10g, not %s", key,
-                               whole ? "whole " : "", low, high, shown(item, text));
+                               whole ? "whole " : "", low, high, json_show(item).s);
     *out = x;
     return 0;
 }
@@ -153,7 +139,6 @@ static int read_bias(const cJSON *body, uint32_t vocab, struct job *j, struct ap
     j->bias = calloc((size_t)count, sizeof *j->bias);
     if (!j->bias) return api_problem_set(p, 500, NULL, NULL, "out of memory");
     size_t n = 0;
-    char text[64];
     cJSON_ArrayForEach(item, bias)
     {
         char *end;
@@ -165,7 +150,7 @@ static int read_bias(const cJSON *body, uint32_t vocab, struct job *j, struct ap
         if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= 100))
             return api_problem_set(p, 400, "invalid_value", "logit_bias",
                                    "logit_bias of token %ld must be a number from -100 to 100, not %s", id,
-                                   shown(item, text));
+                                   json_show(item).s);
         j->bias[n++] = (struct logit_bias){(int32_t)id, (float)item->valuedouble};
     }
     j->sampling.bias = j->bias;
@@ -303,13 +288,12 @@ static int read_thinking(const struct http_options *o, const cJSON *body, bool f
     if (type && cJSON_IsString(type)) *thinking = wanted = !strcmp(type->valuestring, "enabled");
     if (kwargs && !cJSON_IsObject(kwargs)) return wrong(p, "chat_template_kwargs", "an object", kwargs);
     static const char *const names[] = {"thinking", "enable_thinking"};
-    char text[64];
     for (size_t i = 0; kwargs && i < 2; i++) {
         const cJSON *item = get(kwargs, names[i]);
         if (item && !cJSON_IsBool(item))
             return api_problem_set(p, 400, "invalid_value", "chat_template_kwargs",
                                    "%s in chat_template_kwargs must be true or false, not %s", names[i],
-                                   shown(item, text));
+                                   json_show(item).s);
         if (item) *thinking = wanted = cJSON_IsTrue(item);
     }
     if (wanted && !can)

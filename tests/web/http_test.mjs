@@ -160,9 +160,9 @@ const cases = {
         await refused({ messages: [{ role: 'duck', content: 'x' }] }, 400, /needs a role/);
         await refused({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: {} }] }] }, 400, /text parts/);
         await refused(ask('x', { n: 2 }), 400, /n can only be 1 .*\| n \|/);
-        await refused(ask('x', { temperature: 'warm' }), 400, /temperature must be a number from 0 to 100, not 'warm'/);
+        await refused(ask('x', { temperature: 'warm' }), 400, /temperature must be a number from 0 to 100, not "warm"/);
         await refused(ask('x', { top_p: 1.5 }), 400, /top_p must be a number from 0 to 1, not 1\.5/);
-        await refused(ask('x', { stream: 'yes' }), 400, /stream must be true or false, not 'yes'/);
+        await refused(ask('x', { stream: 'yes' }), 400, /stream must be true or false, not "yes"/);
         await refused(ask('x', { stop: ['a', null] }), 400, /stop must be .* not null/);
         await refused(ask('x', { logit_bias: { 5: [] } }), 400, /token 5 must be a number from -100 to 100, not an array/);
         await refused(ask('x', { temperature: -1 }), 400, /temperature/);
