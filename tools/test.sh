@@ -27,7 +27,7 @@ esac
 . "$(dirname "$0")/setup.sh"
 
 TEST_PACKAGES="iproute2 ethtool procps strace iputils-ping tshark" # net tests: namespaces, veth cables
-TEST_PACKAGES="$TEST_PACKAGES qemu-system-x86 ovmf dnsmasq-base qemu-user" # qemu tests, cli-old-cpu
+TEST_PACKAGES="$TEST_PACKAGES qemu-system-x86 ovmf dnsmasq-base qemu-user busybox-static" # qemu tests, cli-old-cpu
 if ! command -v chromium >/dev/null; then TEST_PACKAGES="$TEST_PACKAGES chromium"; fi # web-chat
 if ! command -v npm >/dev/null; then TEST_PACKAGES="$TEST_PACKAGES nodejs npm"; fi
 # shellcheck disable=SC2086
@@ -39,6 +39,7 @@ dir=build
 # What the tests compare with comes as pinned npm packages, into the build tree.
 if [ -x tests/text/npm_setup.sh ]; then tests/text/npm_setup.sh "$dir"; fi
 tests/web/npm_setup.sh "$dir"
+tests/qemu/linux_setup.sh "$dir"
 
 say "ctest in $dir"
 exec ctest --test-dir "$dir" -j "$(nproc)" --output-on-failure "$@"
