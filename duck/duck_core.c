@@ -27,8 +27,8 @@ static struct duck__run size_run(const struct duck_shape *s, uint32_t run)
 {
     struct duck__run r = {.bank = s->run[run].bank, .first = s->run[run].first, .count = s->run[run].count};
     size_t hidden_blocks = (s->hidden + FP9_BLOCK - 1) / FP9_BLOCK;
-    r.gate_up_panel = fp9_panel_bytes(s->hidden);
-    r.down_quad = fp9_quad_bytes(8 * (size_t)r.count);
+    r.gate_up_panel = fp9_panel_bytes(FP9_FP9, s->hidden);
+    r.down_quad = fp9_quad_bytes(FP9_FP9, 8 * (size_t)r.count);
     r.weight_bytes =
         2 * (size_t)r.count * r.gate_up_panel + (s->hidden / 8 + FP9_QUAD - 1) / FP9_QUAD * r.down_quad;
     r.column_blocks = (8 * (size_t)r.count + FP9_BLOCK - 8 + FP9_BLOCK - 1) / FP9_BLOCK;

@@ -141,10 +141,10 @@ int duck_core_load_strips(struct duck_core *d, const struct duck_part *p, uint32
         duck__scales(d, run, p->expert, p->which) + (row_at + row) / FP9_BLOCK * packed_stride(d, p);
     uint8_t *panels = duck__panel(run, p->expert, p->which, panel);
     for (size_t strip = first; strip < (size_t)first + count; strip++) {
-        uint8_t *to = p->which == DUCK_DOWN ? fp9_quad_strip(panels, inputs, panel % FP9_QUAD, strip)
-                                            : fp9_panel_strip(panels, strip);
-        if (p->element_bytes == 1 &&
-            fp9_strip_put_e4m3(to, inputs, strip, d->e4m3, p->data + row * p->stride, p->stride) == 0)
+        uint8_t *to = p->which == DUCK_DOWN ? fp9_quad_strip(FP9_FP9, panels, inputs, panel % FP9_QUAD, strip)
+                                            : fp9_panel_strip(FP9_FP9, panels, strip);
+        if (p->element_bytes == 1 && fp9_strip_put_e4m3(FP9_FP9, to, inputs, strip, d->e4m3,
+                                                        p->data + row * p->stride, p->stride) == 0)
             continue;
         int rc = load_strip(p, to, inputs, row, strip, scale, col_at, where); // also says where a NaN is
         if (rc) return rc;

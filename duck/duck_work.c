@@ -289,7 +289,8 @@ static void dots(const struct duck_work *w, const struct hidden *h, const struct
     struct fp9_matrix m[2];
     for (int i = 0; i < 2; i++)
         m[i] = (struct fp9_matrix){
-            .panels = duck__panel(r, expert, i ? DUCK_UP : DUCK_GATE, 0) + (size_t)block * FP9_BLOCK_BYTES,
+            .panels =
+                duck__panel(r, expert, i ? DUCK_UP : DUCK_GATE, 0) + (size_t)block * fp9_block_bytes(FP9_FP9),
             .panel_stride = 2 * r->gate_up_panel,
             .scales = duck__scales(d, r, expert, i ? DUCK_UP : DUCK_GATE) + block,
             .scale_stride = d->hidden_blocks,

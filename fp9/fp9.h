@@ -1,4 +1,4 @@
-/* fp9.h: the 9-bit float of the routed experts: format, conversion, packed layout, arithmetic contract.
+/* fp9.h: the 9-bit float of the routed experts: format, conversion, packed layouts, arithmetic contract.
  *
  * Defined here and nowhere else; used by the host and by ducks. Freestanding: no libc beyond memcpy, no
  * allocation, no global state but the kernel table. Needs AVX2 + FMA + F16C at run time (fp9_cpu_missing()).
@@ -21,12 +21,19 @@
  *   The panels of a down matrix lie in quads: the first strips of four panels, their second strips ...; the
  *   last quad is filled up with panels of zeros. Why so: docs/format.md.
  *
+ * E4M3 LAYOUT  The same panels, strips and quads of the checkpoint's own bytes, 8 bits a weight: no vector S,
+ *   and a lane of W[j] holds, from its upper byte down, inputs 4j, 4j + 2, 4j + 1 and 4j + 3. A byte with its
+ *   sign at bit 31 and the rest at 26..20 is 2^-8 raw(w) if it is no subnormal. Tiles (8 inputs of a panel)
+ *   with subnormals are marked, because as they stand those would be subnormal operands: bit t of a mark is
+ *   tile t of 16, of one panel or of any panel of a quad. Marks lie where whoever packs puts them.
+ *
  * ARITHMETIC  fp32, round to nearest even, in this order and no other, whatever the instruction set:
  *   prepare    xs = x x 2^96; |x| < 2^-60 counts as +0 (so no product or sum below is ever subnormal)
  *   dot        for each block of 128 inputs, ascending:  blk = +0;
  *                  for each input i of the block, ascending:  blk = fma(raw(w), xs[i], blk)
  *                  sum = fma(scale, blk, sum)                 starting from sum = +0
  *              raw(w) = w x 2^-112 (the code shifted into float bits); scale = checkpoint scale x 2^16, exact
+ *              (e4m3: blk is 2^-8 of that, and the packed scale 2^8 times as large: the same bits of sum)
  *   expert     p = tiny(silu(gate dot)) * tiny(up dot);  hs = prepare(tiny(p) * tiny(weight))
  *              tiny(v): |v| < 2^-60 counts as +0; silu: fp9_silu() below
  *   slice      8 neighbouring columns of the intermediate dimension, of every expert.
@@ -55,6 +62,10 @@
 #define FP9_W_SCALE 0x1p16f  // block scales are multiplied by this when packed: 2^112 / 2^96
 #define FP9_X_TINY 0x1p-60f  // activations below this magnitude count as zero
 
+/* What packed weights are: fp9's codes, or the checkpoint's e4m3 bytes. Same results, bit for bit. */
+enum fp9_format { FP9_FP9, FP9_E4M3, FP9_FORMATS };
+#define FP9_E4M3_SCALE 0x1p24f // FP9_W_SCALE of e4m3: its raw weights are w x 2^-120
+
 /* ---- conversion of single codes ---- */
 
 float fp9_to_float(uint16_t code);
@@ -67,42 +78,48 @@ float fp9_e4m3_to_float(uint8_t e4m3); // NaN for 0x7f, 0xff
 
 /* ---- packed layout ---- */
 
-size_t fp9_panel_bytes(size_t inputs);                  // of one panel: 8 outputs; a multiple of 64
-size_t fp9_quad_bytes(size_t inputs);                   // of four panels; a multiple of 64
-uint8_t *fp9_panel_strip(uint8_t *panel, size_t strip); // where it lies
-uint8_t *fp9_quad_strip(uint8_t *quad, size_t inputs, size_t panel, size_t strip);
+size_t fp9_panel_bytes(enum fp9_format f, size_t inputs); // of one panel: 8 outputs; a multiple of 64
+size_t fp9_quad_bytes(enum fp9_format f, size_t inputs);  // of four panels; a multiple of 64
+size_t fp9_block_bytes(enum fp9_format f);                // of FP9_BLOCK inputs of a panel
+uint8_t *fp9_panel_strip(enum fp9_format f, uint8_t *panel, size_t strip); // where it lies
+uint8_t *fp9_quad_strip(enum fp9_format f, uint8_t *quad, size_t inputs, size_t panel, size_t strip);
 
-/* Puts a whole strip at its place: code[32 * lane + k] is the weight of input 32 * strip + k; inputs beyond
- * the last are 0. */
+/* Puts a whole strip of fp9 at its place: code[32 * lane + k] is the weight of input 32 * strip + k; inputs
+ * beyond the last are 0. */
 void fp9_strip_put(uint8_t *at, size_t inputs, size_t strip, const uint16_t code[256]);
 
-/* The same out of 8 rows of e4m3 bytes that are `stride` apart, several times as fast; inputs: a multiple
- * of 8. -1: one of them is NaN. */
+/* The same out of 8 rows of e4m3 bytes that are `stride` apart, several times as fast, in either format;
+ * inputs: a multiple of 8. Returns what to mark: bit t is set if tile t of the strip has subnormals, of e4m3
+ * only. -1: one of them is NaN. */
 struct fp9_e4m3_table {
     uint32_t raw[256];
 };
 void fp9_e4m3_table_make(struct fp9_e4m3_table *t);
-int fp9_strip_put_e4m3(uint8_t *at, size_t inputs, size_t strip, const struct fp9_e4m3_table *t,
-                       const uint8_t *rows, size_t stride);
+int fp9_strip_put_e4m3(enum fp9_format f, uint8_t *at, size_t inputs, size_t strip,
+                       const struct fp9_e4m3_table *t, const uint8_t *rows, size_t stride);
 
-/* Puts one weight into a panel (zeroed before); slow. input < inputs. */
+/* Puts one weight into a panel of fp9 (zeroed before); slow. input < inputs. */
 void fp9_panel_set(uint8_t *panel, size_t inputs, size_t input, unsigned lane, uint16_t code);
-uint16_t fp9_panel_get(const uint8_t *panel, size_t inputs, size_t input, unsigned lane);
-uint16_t fp9_quad_get(const uint8_t *quad, size_t inputs, size_t panel, size_t input, unsigned lane);
+/* fp9's code of a weight, whatever the format. */
+uint16_t fp9_panel_get(enum fp9_format f, const uint8_t *panel, size_t input, unsigned lane);
+uint16_t fp9_quad_get(enum fp9_format f, const uint8_t *quad, size_t inputs, size_t panel, size_t input,
+                      unsigned lane);
 
 /* A matrix or a run of its rows: panel p holds outputs first_output + 8p .. + 7. */
 struct fp9_matrix {
     const uint8_t *panels; // panel p at + p * panel_stride, 64-byte aligned
-    size_t panel_stride;   // bytes; >= fp9_panel_bytes(inputs): gate and up panels lie in turn
+    size_t panel_stride;   // bytes; >= fp9_panel_bytes(): gate and up panels lie in turn
     const float *scales;   // packed (x 2^16): one row per 128 outputs, one scale per 128 inputs;
     size_t scale_stride;   //   panel p uses row (first_output + 8p) / 128 - first_output / 128
     size_t inputs, panel_count, first_output;
     /* 1: y holds the dots of the inputs before these, and this goes on with them, at a multiple of FP9_BLOCK:
-     * panels, scales and activations begin FP9_BLOCK_BYTES, 1 and FP9_BLOCK later for each block. The bits
-     * are those of one call. */
+     * panels, scales, marks and activations begin fp9_block_bytes(), 1, 1 and FP9_BLOCK later for each block.
+     * The bits are those of one call. */
     int continues;
+    enum fp9_format format;
+    const uint16_t *marks; // e4m3: of panel p, block b: + p * mark_stride + b
+    size_t mark_stride;
 };
-#define FP9_BLOCK_BYTES 1152u // of a panel: FP9_BLOCK inputs
 
 /* ---- kernels ---- */
 

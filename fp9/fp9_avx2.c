@@ -12,11 +12,12 @@ enum {
     BLOCK_FLOATS = FP9_BLOCK * FP9_LANES,
 };
 
-/* One panel of a dot: where it is read, what is read after it, its row of scales, where its 8 outputs go
- * (token t at + t * stride). */
+/* One panel of a dot: where it is read, what is read after it, its row of scales, its marks if it is e4m3,
+ * where its 8 outputs go (token t at + t * stride). */
 struct stream {
     const uint8_t *panel, *next;
     const float *scales;
+    const uint16_t *marks;
     float *y;
 };
 
@@ -25,41 +26,56 @@ static struct stream stream_of(const struct fp9_matrix *m, size_t p, size_t side
 {
     size_t row = (m->first_output + 8 * p) / FP9_BLOCK - m->first_output / FP9_BLOCK;
     const uint8_t *panel = m->panels + p * m->panel_stride;
-    return (struct stream){panel, panel + side * m->panel_stride, m->scales + row * m->scale_stride, y};
+    const uint16_t *marks = m->format == FP9_E4M3 ? m->marks + p * m->mark_stride : NULL;
+    return (struct stream){panel, panel + side * m->panel_stride, m->scales + row * m->scale_stride, marks,
+                           y};
+}
+
+/* Tiles of block `block` that are marked in any of n panels. */
+FP9__INLINE uint32_t marked_in(enum fp9_format f, const struct stream s[], unsigned n, size_t block)
+{
+    uint32_t marked = 0;
+    for (unsigned i = 0; i < n && f == FP9_E4M3; i++) marked |= s[i].marks[block];
+    return marked;
 }
 
 /* How far a stream's prefetch reaches from the group at `offset` on: from a panel's end into the next one. */
-static size_t ahead_of(const struct stream *s, size_t offset, size_t bytes)
+FP9__INLINE size_t ahead_of(enum fp9_format f, const struct stream *s, size_t offset, size_t bytes)
 {
     size_t ahead = bytes < AHEAD ? bytes : AHEAD;
-    return offset + ahead + FP9__GROUP_BYTES <= bytes ? ahead : ahead + (size_t)(s->next - s->panel) - bytes;
+    return offset + ahead + fp9__group_bytes(f) <= bytes ? ahead
+                                                         : ahead + (size_t)(s->next - s->panel) - bytes;
 }
 
 /* ---- few tokens: weights go from the registers they were made in straight into the products ---- */
 
 /* One tile of n panels; `signs` are S as its first word wants it, and afterwards as the next tile does. Words
  * are held and turned into the other view in place: inputs are the outer loop, so that neighbouring
- * instructions belong to different chains and a broadcast serves all panels. */
-FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs[], unsigned n,
-                          const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
+ * instructions belong to different chains and a broadcast serves all panels. (e4m3 loads its words again.) */
+FP9__INLINE void few_tile(enum fp9__way way, const uint8_t *const at[], size_t words, __m256i signs[],
+                          unsigned n, const float *const x[], size_t input, unsigned tokens,
+                          __m256 acc[STREAMS][FEW])
 {
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
-        __m256i word[STREAMS];
+        __m256i view[STREAMS];
         FP9__UNROLL
-        for (unsigned i = 0; i < n; i++) word[i] = fp9__load(at[i] + words + FP9__VECTOR * half);
+        for (unsigned i = 0; i < n; i++)
+            view[i] = fp9__first_view(way, fp9__load(at[i] + words + FP9__VECTOR * half));
         FP9__UNROLL
         for (unsigned k = 0; k < 4; k++) {
             __m256 xk[FEW];
             FP9__UNROLL
-            for (unsigned t = 0; t < tokens; t++) xk[t] = _mm256_broadcast_ss(x[t] + input + 4 * half + k);
+            for (unsigned t = 0; t < tokens; t++) xk[t] = fp9__x(way, x[t] + input + 4 * half + k);
             FP9__UNROLL
             for (unsigned i = 0; i < n; i++) {
                 if (k == 2) {
-                    word[i] = _mm256_xor_si256(word[i], signs[i]);
-                    signs[i] = _mm256_add_epi32(signs[i], signs[i]);
+                    __m256i word =
+                        way == FP9__WAY_FP9 ? view[i] : fp9__load(at[i] + words + FP9__VECTOR * half);
+                    view[i] = fp9__second_view(way, word, signs[i]);
+                    signs[i] = fp9__next_signs(way, signs[i]);
                 }
-                __m256 w = fp9__weight(word[i], word[i], k);
+                __m256 w = fp9__weight(way, view[i], k);
                 FP9__UNROLL
                 for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_fmadd_ps(w, xk[t], acc[i][t]);
             }
@@ -68,28 +84,33 @@ FP9__INLINE void few_tile(const uint8_t *const at[], size_t words, __m256i signs
 }
 
 /* A strip, or what the last one has, of n panels. */
-FP9__INLINE void few_strip(const uint8_t *const at[], size_t ahead, size_t tiles, unsigned n,
-                           const float *const x[], size_t input, unsigned tokens, __m256 acc[STREAMS][FEW])
+FP9__INLINE void few_strip(enum fp9_format f, uint32_t marked, const uint8_t *const at[], size_t ahead,
+                           size_t tiles, unsigned n, const float *const x[], size_t input, unsigned tokens,
+                           __m256 acc[STREAMS][FEW])
 {
     __m256i signs[STREAMS];
     FP9__UNROLL
-    for (unsigned i = 0; i < n; i++) {
-        signs[i] = fp9__load(at[i]);
-        _mm_prefetch((const char *)(at[i] + ahead + FP9__STRIP_BYTES - FP9__VECTOR), _MM_HINT_T0);
+    for (unsigned i = 0; i < n && f == FP9_FP9; i++) {
+        signs[i] = fp9__signs(FP9__WAY_FP9, at[i], 0);
+        _mm_prefetch((const char *)(at[i] + ahead + fp9__whole_strip(f) - FP9__VECTOR), _MM_HINT_T0);
     }
     for (size_t t = 0; t < tiles; t++) {
-        size_t words = FP9__VECTOR + t * FP9__TILE_BYTES;
+        size_t words = fp9__head(f) + t * FP9__TILE_BYTES;
         FP9__UNROLL
         for (unsigned i = 0; i < n; i++)
             _mm_prefetch((const char *)(at[i] + ahead + t * FP9__TILE_BYTES), _MM_HINT_T0);
-        few_tile(at, words, signs, n, x, input + t * FP9_TILE_INPUTS, tokens, acc);
+        size_t input_t = input + t * FP9_TILE_INPUTS;
+        if (fp9__way_of(f, marked, t) == FP9__WAY_SMALL)
+            few_tile(FP9__WAY_SMALL, at, words, signs, n, x, input_t, tokens, acc);
+        else
+            few_tile(fp9__way_of(f, 0, t), at, words, signs, n, x, input_t, tokens, acc);
     }
 }
 
-FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const float *const x[],
-                     unsigned tokens, size_t y_stride)
+FP9__INLINE void few(enum fp9_format f, const struct stream s[], unsigned n, size_t inputs,
+                     const float *const x[], unsigned tokens, size_t y_stride)
 {
-    size_t tiles = fp9__tiles(inputs), bytes = fp9_panel_bytes(inputs);
+    size_t tiles = fp9__tiles(inputs), bytes = fp9_panel_bytes(f, inputs);
     const uint8_t *at[STREAMS];
     __m256 sum[STREAMS][FEW], acc[STREAMS][FEW];
     FP9__UNROLL
@@ -100,15 +121,16 @@ FP9__INLINE void few(const struct stream s[], unsigned n, size_t inputs, const f
     }
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t end = first + fp9__group_tiles(tiles, first);
-        size_t ahead = ahead_of(s, (size_t)(at[0] - s->panel), bytes);
+        size_t ahead = ahead_of(f, s, (size_t)(at[0] - s->panel), bytes);
+        uint32_t marked = marked_in(f, s, n, first / FP9__GROUP_TILES);
         FP9__UNROLL
         for (unsigned i = 0; i < n; i++) FP9__UNROLL
         for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_setzero_ps();
-        for (size_t t = first; t < end; t += FP9__STRIP_TILES) {
+        for (size_t t = first; t < end; t += FP9__STRIP_TILES, marked >>= FP9__STRIP_TILES) {
             size_t strip = end - t < FP9__STRIP_TILES ? end - t : FP9__STRIP_TILES;
-            few_strip(at, ahead, strip, n, x, t * FP9_TILE_INPUTS, tokens, acc);
+            few_strip(f, marked, at, ahead, strip, n, x, t * FP9_TILE_INPUTS, tokens, acc);
             FP9__UNROLL
-            for (unsigned i = 0; i < n; i++) at[i] += FP9__STRIP_BYTES;
+            for (unsigned i = 0; i < n; i++) at[i] += fp9__whole_strip(f);
         }
         FP9__UNROLL
         for (unsigned i = 0; i < n; i++) {
@@ -129,42 +151,49 @@ static const float *row_of(const struct fp9_rows *x, size_t t)
 
 /* n <= STREAMS panels with one token, n <= 2 with more. A function of its own per size: the compiler gives
  * each all registers. */
-#define FEW_FUNCTION(N, T)                                                                                   \
-    static __attribute__((noinline)) void few_##N##_##T(const struct stream *s, size_t inputs,               \
-                                                        const float *const *x, size_t y_stride)              \
+#define FEW_FUNCTION(F, N, T)                                                                                \
+    static __attribute__((noinline)) void few_##F##_##N##_##T(const struct stream *s, size_t inputs,         \
+                                                              const float *const *x, size_t y_stride)        \
     {                                                                                                        \
-        few(s, N, inputs, x, T, y_stride);                                                                   \
+        few(F, s, N, inputs, x, T, y_stride);                                                                \
     }
-FEW_FUNCTION(1, 1)
-FEW_FUNCTION(2, 1)
-FEW_FUNCTION(3, 1)
-FEW_FUNCTION(4, 1)
-FEW_FUNCTION(1, 2)
-FEW_FUNCTION(2, 2)
-FEW_FUNCTION(3, 2)
-FEW_FUNCTION(4, 2)
-FEW_FUNCTION(1, 3)
-FEW_FUNCTION(2, 3)
+#define FEW_FUNCTIONS(F)                                                                                     \
+    FEW_FUNCTION(F, 1, 1)                                                                                    \
+    FEW_FUNCTION(F, 2, 1)                                                                                    \
+    FEW_FUNCTION(F, 3, 1)                                                                                    \
+    FEW_FUNCTION(F, 4, 1)                                                                                    \
+    FEW_FUNCTION(F, 1, 2)                                                                                    \
+    FEW_FUNCTION(F, 2, 2)                                                                                    \
+    FEW_FUNCTION(F, 3, 2)                                                                                    \
+    FEW_FUNCTION(F, 4, 2)                                                                                    \
+    FEW_FUNCTION(F, 1, 3)                                                                                    \
+    FEW_FUNCTION(F, 2, 3)
+FEW_FUNCTIONS(FP9_FP9)
+FEW_FUNCTIONS(FP9_E4M3)
 
 typedef void few_fn(const struct stream *s, size_t inputs, const float *const *x, size_t y_stride);
 
-static void few_tokens(const struct stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
-                       size_t y_stride)
+static void few_tokens(enum fp9_format f, const struct stream *s, size_t n, size_t inputs,
+                       const struct fp9_rows *rows, size_t y_stride)
 {
-    static few_fn *const size[FEW][STREAMS] = {
-        {few_1_1, few_2_1, few_3_1, few_4_1}, {few_1_2, few_2_2, few_3_2, few_4_2}, {few_1_3, few_2_3}};
+#define FEW_TABLE(F)                                                                                         \
+    {                                                                                                        \
+        {few_##F##_1_1, few_##F##_2_1, few_##F##_3_1, few_##F##_4_1},                                        \
+            {few_##F##_1_2, few_##F##_2_2, few_##F##_3_2, few_##F##_4_2}, {few_##F##_1_3, few_##F##_2_3},    \
+    }
+    static few_fn *const size[FP9_FORMATS][FEW][STREAMS] = {FEW_TABLE(FP9_FP9), FEW_TABLE(FP9_E4M3)};
     const float *x[FEW];
     for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
     size_t most = rows->count <= 2 ? STREAMS : 2; // 6 or 8 accumulators
     for (size_t i = 0; i < n; i += most)
-        size[rows->count - 1][(n - i < most ? n - i : most) - 1](s + i, inputs, x, y_stride);
+        size[f][rows->count - 1][(n - i < most ? n - i : most) - 1](s + i, inputs, x, y_stride);
 }
 
 /* ---- up to FP9__TOKENS tokens: weights are made on the way, block by block ---- */
 
 /* A function of its own per number of tokens, for the registers' sake. */
-FP9__INLINE void direct(const struct stream s[2], size_t inputs, const struct fp9_rows *rows, unsigned tokens,
-                        size_t y_stride)
+FP9__INLINE void direct(enum fp9_format f, const struct stream s[2], size_t inputs,
+                        const struct fp9_rows *rows, unsigned tokens, size_t y_stride)
 {
     const size_t tiles = fp9__tiles(inputs), slot = (size_t)(s[1].panel - s[0].panel);
     const float *x[FP9__TOKENS];
@@ -172,17 +201,22 @@ FP9__INLINE void direct(const struct stream s[2], size_t inputs, const struct fp
     for (unsigned t = 0; t < tokens; t++) x[t] = row_of(rows, t);
     for (size_t tile = 0; tile < tiles;) {
         size_t block = tile / FP9__GROUP_TILES, end = tile + fp9__group_tiles(tiles, tile);
+        uint32_t marked = marked_in(f, s, 2, block);
         __m256 acc[2][FP9__TOKENS];
         FP9__UNROLL
         for (unsigned p = 0; p < 2; p++) FP9__UNROLL
         for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
         for (; tile < end; tile++) {
             size_t t = tile % FP9__STRIP_TILES;
-            const uint8_t *strip = s[0].panel + fp9__strip_offset(tile);
-            const char *ahead = (const char *)strip + AHEAD + t * (FP9__STRIP_BYTES / FP9__STRIP_TILES);
+            const uint8_t *strip = s[0].panel + fp9__strip_offset(f, tile);
+            const char *ahead = (const char *)strip + AHEAD + t * (fp9__whole_strip(f) / FP9__STRIP_TILES);
             _mm_prefetch(ahead, _MM_HINT_T0);
             _mm_prefetch(ahead + slot, _MM_HINT_T0);
-            fp9__tile_products(strip, slot, t, x, FP9_TILE_INPUTS * tile, tokens, acc);
+            if (fp9__way_of(f, marked, tile % FP9__GROUP_TILES) == FP9__WAY_SMALL)
+                fp9__tile_products(FP9__WAY_SMALL, strip, slot, t, x, FP9_TILE_INPUTS * tile, tokens, acc);
+            else
+                fp9__tile_products(fp9__way_of(f, 0, t), strip, slot, t, x, FP9_TILE_INPUTS * tile, tokens,
+                                   acc);
         }
         FP9__UNROLL
         for (unsigned p = 0; p < 2; p++) {
@@ -196,34 +230,51 @@ FP9__INLINE void direct(const struct stream s[2], size_t inputs, const struct fp
     }
 }
 
-static __attribute__((noinline)) void direct_4(const struct stream *s, size_t inputs,
-                                               const struct fp9_rows *rows, size_t y_stride)
-{
-    direct(s, inputs, rows, 4, y_stride);
-}
+#define DIRECT_FUNCTION(F, T)                                                                                \
+    static __attribute__((noinline)) void direct_##F##_##T(const struct stream *s, size_t inputs,            \
+                                                           const struct fp9_rows *rows, size_t y_stride)     \
+    {                                                                                                        \
+        direct(F, s, inputs, rows, T, y_stride);                                                             \
+    }
+DIRECT_FUNCTION(FP9_FP9, 4)
+DIRECT_FUNCTION(FP9_FP9, 5)
+DIRECT_FUNCTION(FP9_FP9, 6)
+DIRECT_FUNCTION(FP9_E4M3, 4)
+DIRECT_FUNCTION(FP9_E4M3, 5)
+DIRECT_FUNCTION(FP9_E4M3, 6)
 
-static __attribute__((noinline)) void direct_5(const struct stream *s, size_t inputs,
-                                               const struct fp9_rows *rows, size_t y_stride)
-{
-    direct(s, inputs, rows, 5, y_stride);
-}
+typedef void direct_fn(const struct stream *s, size_t inputs, const struct fp9_rows *rows, size_t y_stride);
 
-static __attribute__((noinline)) void direct_6(const struct stream *s, size_t inputs,
-                                               const struct fp9_rows *rows, size_t y_stride)
-{
-    direct(s, inputs, rows, 6, y_stride);
-}
+static direct_fn *const direct_tokens[FP9_FORMATS][FP9__TOKENS - FEW] = {
+    {direct_FP9_FP9_4, direct_FP9_FP9_5, direct_FP9_FP9_6},
+    {direct_FP9_E4M3_4, direct_FP9_E4M3_5, direct_FP9_E4M3_6}};
 
 /* ---- more tokens, or a single panel: a block is decoded once into L1 and used for all tokens ---- */
 
-static void decode_group(const uint8_t *group, size_t tiles, float *w)
+FP9__INLINE void decode_group(enum fp9__way way, const uint8_t *group, size_t tiles, float *w)
 {
+    const enum fp9_format f = fp9__format(way);
     for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS * FP9_LANES) {
-        const uint8_t *strip = group + fp9__strip_offset(t);
+        const uint8_t *strip = group + fp9__strip_offset(f, t);
         size_t tile = t % FP9__STRIP_TILES;
-        _mm_prefetch((const char *)(strip + FP9__VECTOR + tile * FP9__TILE_BYTES + AHEAD), _MM_HINT_T0);
-        fp9__tile(strip, tile, w, FP9_LANES);
+        _mm_prefetch((const char *)(strip + fp9__head(f) + tile * FP9__TILE_BYTES + AHEAD), _MM_HINT_T0);
+        fp9__tile(way, strip, tile, w, FP9_LANES);
     }
+}
+
+/* A block of a panel; its scale, as these weights want it. */
+static float decode_block(enum fp9_format f, const struct stream *s, size_t block, size_t tiles, float *w)
+{
+    const uint8_t *group = s->panel + block * fp9__group_bytes(f);
+    if (f == FP9_FP9) {
+        decode_group(FP9__WAY_FP9, group, tiles, w);
+    } else if (!s->marks[block]) {
+        decode_group(FP9__WAY_E4M3, group, tiles, w);
+    } else {
+        decode_group(FP9__WAY_SMALL, group, tiles, w);
+        return s->scales[block] * (FP9_W_SCALE / FP9_E4M3_SCALE);
+    }
+    return s->scales[block];
 }
 
 FP9__INLINE void micro(const float *w, unsigned panels, const float *const x[], unsigned tokens,
@@ -274,8 +325,8 @@ MICRO_FUNCTION(2, 6)
 typedef void micro_fn(const float *w, const float *const *x, size_t inputs, const float *scale,
                       float *const *y, size_t y_stride);
 
-static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, const struct fp9_rows *rows,
-                        size_t y_stride)
+static void many_tokens(enum fp9_format f, const struct stream *s, unsigned panels, size_t inputs,
+                        const struct fp9_rows *rows, size_t y_stride)
 {
     float w[2 * BLOCK_FLOATS] __attribute__((aligned(64)));
     size_t tiles = fp9__tiles(inputs);
@@ -285,10 +336,8 @@ static void many_tokens(const struct stream *s, unsigned panels, size_t inputs, 
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
         float scale[2] = {0, 0};
-        for (unsigned p = 0; p < panels; p++) {
-            decode_group(s[p].panel + block * FP9__GROUP_BYTES, group, w + p * BLOCK_FLOATS);
-            scale[p] = s[p].scales[block];
-        }
+        for (unsigned p = 0; p < panels; p++)
+            scale[p] = decode_block(f, &s[p], block, group, w + p * BLOCK_FLOATS);
         for (size_t part = 0; part < parts; part++) {
             size_t from = rows->count * part / parts, tokens = rows->count * (part + 1) / parts - from;
             const float *x[TOKENS];
@@ -307,18 +356,14 @@ static void run_streams(const struct stream *s, size_t n, const struct fp9_matri
     for (size_t i = 0; i < n && !m->continues; i++)
         for (size_t t = 0; t < x->count; t++) _mm256_storeu_ps(s[i].y + t * y_stride, _mm256_setzero_ps());
     if (x->count <= FEW) {
-        few_tokens(s, n, inputs, x, y_stride);
+        few_tokens(m->format, s, n, inputs, x, y_stride);
         return;
     }
     for (size_t i = 0; i < n; i += 2) {
         if (n - i == 1 || x->count > FP9__TOKENS)
-            many_tokens(s + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);
-        else if (x->count == 4)
-            direct_4(s + i, inputs, x, y_stride);
-        else if (x->count == 5)
-            direct_5(s + i, inputs, x, y_stride);
+            many_tokens(m->format, s + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);
         else
-            direct_6(s + i, inputs, x, y_stride);
+            direct_tokens[m->format][x->count - FEW - 1](s + i, inputs, x, y_stride);
     }
 }
 

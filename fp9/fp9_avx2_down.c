@@ -22,7 +22,6 @@ enum {
     DECODE = 3,                              // what decoding weights costs beside one pair's products
     MOST_FETCHED = 8,                        // pairs whose activations are fetched ahead
     AHEAD = 4096, // bytes of prefetch: one stream, so twice the distance of the dots' (fp9_avx2.c)
-    QUAD_STRIP = FP9_QUAD * FP9__STRIP_BYTES,
 };
 
 struct nest {
@@ -40,6 +39,12 @@ struct nest {
 struct range {
     size_t from, to;
 };
+
+/* Bytes of the whole strips of a quad. */
+static inline size_t quad_strip(enum fp9_format f)
+{
+    return FP9_QUAD * fp9__whole_strip(f);
+}
 
 /* The pairs of expert e that belong to this pass's tokens. Counted and not searched for: the branches of a
  * search would be guessed wrong for every expert. */
@@ -61,9 +66,10 @@ static struct range pairs_of(const struct nest *n, const struct fp9_down_expert 
 struct share {
     const struct nest *nest;
     const uint8_t *quad;
-    const uint8_t *ahead; // what is read about AHEAD bytes later
-    const float *scales;  // of the quad's rows
-    size_t column;        // of slice 0 in its scale block
+    const uint8_t *ahead;  // what is read about AHEAD bytes later
+    const float *scales;   // of the quad's rows
+    const uint16_t *marks; // of the quad, if it is e4m3
+    size_t column;         // of slice 0 in its scale block
     size_t first, count;
     size_t from, to; // pairs
     __m256 *sums;    // of the pass's first token, slice `first`
@@ -75,52 +81,70 @@ static inline __m256 *sums_of(const struct share *h, size_t pair)
     return h->sums + (h->nest->d->token[pair] - h->nest->token) * h->nest->step;
 }
 
+/* How the tile of slice s is decoded. */
+FP9__INLINE enum fp9__way way_of(enum fp9_format f, const struct share *h, size_t s)
+{
+    return fp9__way_of(f, f == FP9_E4M3 ? h->marks[s / 16] : 0, s % 16);
+}
+
 /* ---- few pairs: products straight from the registers the weights are made in ---- */
 
 /* Four inputs of a tile, at `word` in panel 0 and `slot` bytes later in the next one; `signs` as in the dots.
  * Inputs are the outer loop, so that neighbouring instructions belong to different chains. */
-FP9__INLINE void half_tile(const uint8_t *at, size_t slot, __m256i signs[], const float *const hs[],
-                           unsigned pairs, __m256 blk[][FP9_QUAD])
+FP9__INLINE void half_tile(enum fp9__way way, const uint8_t *at, size_t slot, __m256i signs[],
+                           const float *const hs[], unsigned pairs, __m256 blk[][FP9_QUAD])
 {
-    __m256i word[FP9_QUAD];
+    __m256i view[FP9_QUAD];
     FP9__UNROLL
-    for (unsigned p = 0; p < FP9_QUAD; p++) word[p] = fp9__load(at + p * slot);
+    for (unsigned p = 0; p < FP9_QUAD; p++) view[p] = fp9__first_view(way, fp9__load(at + p * slot));
     FP9__UNROLL
     for (unsigned k = 0; k < 4; k++) {
         __m256 x[FEW];
         FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) x[q] = _mm256_broadcast_ss(hs[q] + k);
+        for (unsigned q = 0; q < pairs; q++) x[q] = fp9__x(way, hs[q] + k);
         FP9__UNROLL
         for (unsigned p = 0; p < FP9_QUAD; p++) {
             if (k == 2) {
-                word[p] = _mm256_xor_si256(word[p], signs[p]);
-                signs[p] = _mm256_add_epi32(signs[p], signs[p]);
+                __m256i word = way == FP9__WAY_FP9 ? view[p] : fp9__load(at + p * slot);
+                view[p] = fp9__second_view(way, word, signs[p]);
+                signs[p] = fp9__next_signs(way, signs[p]);
             }
-            __m256 w = fp9__weight(word[p], word[p], k);
+            __m256 w = fp9__weight(way, view[p], k);
             FP9__UNROLL
             for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_fmadd_ps(w, x[q], blk[q][p]);
         }
     }
 }
 
+/* One slice. */
+FP9__INLINE void few_tile(enum fp9__way way, const uint8_t *words, size_t slot, __m256i signs[],
+                          const float *hs, const float *hs1, unsigned pairs, __m256 blk[][FP9_QUAD])
+{
+    FP9__UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        const float *x[FEW] = {hs + 4 * (size_t)half, hs1 + 4 * (size_t)half};
+        half_tile(way, words + (size_t)FP9__VECTOR * half, slot, signs, x, pairs, blk);
+    }
+}
+
 /* Slices [s, stop) of one strip, whose panels lie `slot` bytes apart. */
-FP9__INLINE void few_slices(const struct share *h, unsigned pairs, size_t slot, size_t s, size_t stop,
-                            __m256 *const sums[])
+FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned pairs, size_t slot, size_t s,
+                            size_t stop, __m256 *const sums[])
 {
     const struct nest *n = h->nest;
-    const size_t from = s / FP9__STRIP_TILES * QUAD_STRIP;
+    const size_t from = s / FP9__STRIP_TILES * quad_strip(f);
     const uint8_t *strip = h->quad + from, *ahead = h->ahead + from;
     const float *hs = n->d->hs + h->from * n->d->hs_stride + 8 * s, *hs1 = hs + n->d->hs_stride;
-    const __m128i shift = _mm_cvtsi32_si128((int)(2 * (s % FP9__STRIP_TILES)));
     size_t at = 0;
     __m256i signs[FP9_QUAD];
     FP9__UNROLL
-    for (unsigned p = 0; p < FP9_QUAD; p++) signs[p] = _mm256_sll_epi32(fp9__load(strip + p * slot), shift);
-    _mm_prefetch((const char *)(ahead + 4 * FP9_QUAD * FP9__TILE_BYTES), _MM_HINT_T0);
-    _mm_prefetch((const char *)(ahead + 4 * FP9_QUAD * FP9__TILE_BYTES + 64), _MM_HINT_T0);
+    for (unsigned p = 0; p < FP9_QUAD && f == FP9_FP9; p++)
+        signs[p] = fp9__signs(FP9__WAY_FP9, strip + p * slot, s % FP9__STRIP_TILES);
+    for (size_t k = 0; k < FP9_QUAD * fp9__head(f); k += 64)
+        _mm_prefetch((const char *)(ahead + 4 * FP9_QUAD * FP9__TILE_BYTES + k), _MM_HINT_T0);
     for (; s < stop; s++, at += FP9_QUAD, hs += 8, hs1 += 8) {
         const size_t t = s % FP9__STRIP_TILES;
-        const uint8_t *words = strip + FP9__VECTOR + t * FP9__TILE_BYTES;
+        const uint8_t *words = strip + fp9__head(f) + t * FP9__TILE_BYTES;
         __m256 blk[FEW][FP9_QUAD];
         FP9__UNROLL
         for (unsigned p = 0; p < FP9_QUAD; p++) {
@@ -128,11 +152,10 @@ FP9__INLINE void few_slices(const struct share *h, unsigned pairs, size_t slot, 
             FP9__UNROLL
             for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_setzero_ps();
         }
-        FP9__UNROLL
-        for (unsigned half = 0; half < 2; half++) {
-            const float *x[FEW] = {hs + 4 * (size_t)half, hs1 + 4 * (size_t)half};
-            half_tile(words + (size_t)FP9__VECTOR * half, slot, signs, x, pairs, blk);
-        }
+        if (way_of(f, h, s) == FP9__WAY_SMALL)
+            few_tile(FP9__WAY_SMALL, words, slot, signs, hs, hs1, pairs, blk);
+        else
+            few_tile(fp9__way_of(f, 0, 0), words, slot, signs, hs, hs1, pairs, blk);
         __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
         FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
@@ -141,7 +164,7 @@ FP9__INLINE void few_slices(const struct share *h, unsigned pairs, size_t slot, 
     }
 }
 
-FP9__INLINE void share_few(const struct share *h, unsigned pairs)
+FP9__INLINE void share_few(enum fp9_format f, const struct share *h, unsigned pairs)
 {
     const struct nest *n = h->nest;
     const size_t end = h->first + h->count;
@@ -152,29 +175,29 @@ FP9__INLINE void share_few(const struct share *h, unsigned pairs)
         size_t strip = s / FP9__STRIP_TILES, next = FP9__STRIP_TILES * (strip + 1);
         stop = next < end ? next : end;
         if (strip < n->strips)
-            few_slices(h, pairs, FP9__STRIP_BYTES, s, stop, sums);
+            few_slices(f, h, pairs, fp9__whole_strip(f), s, stop, sums);
         else
-            few_slices(h, pairs, fp9__strip_bytes(8 * n->d->slices, strip), s, stop, sums);
+            few_slices(f, h, pairs, fp9__strip_bytes(f, 8 * n->d->slices, strip), s, stop, sums);
         FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) sums[q] += (stop - s) * FP9_QUAD;
     }
 }
 
 /* Functions of their own, here and below, so that the compiler gives each all registers. */
-static __attribute__((noinline)) void share_1(const struct share *h)
-{
-    share_few(h, 1);
-}
-
-static __attribute__((noinline)) void share_2(const struct share *h)
-{
-    share_few(h, 2);
-}
+#define SHARE_FUNCTION(F, Q)                                                                                 \
+    static __attribute__((noinline)) void share_##F##_##Q(const struct share *h)                             \
+    {                                                                                                        \
+        share_few(F, h, Q);                                                                                  \
+    }
+SHARE_FUNCTION(FP9_FP9, 1)
+SHARE_FUNCTION(FP9_FP9, 2)
+SHARE_FUNCTION(FP9_E4M3, 1)
+SHARE_FUNCTION(FP9_E4M3, 2)
 
 /* ---- more pairs ---- */
 
 /* Pairs [from, from + pairs), all slices of the share. */
-FP9__INLINE void batch(const struct share *h, size_t from, unsigned pairs)
+FP9__INLINE void batch(enum fp9_format f, const struct share *h, size_t from, unsigned pairs)
 {
     const struct nest *n = h->nest;
     const float *x[FP9__TOKENS];
@@ -186,16 +209,20 @@ FP9__INLINE void batch(const struct share *h, size_t from, unsigned pairs)
     }
     for (size_t i = 0; i < 2 * h->count; i++) {
         size_t couple = i & 1, s = h->first + i / 2, strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES;
-        size_t slot = strip < n->strips ? FP9__STRIP_BYTES : fp9__strip_bytes(8 * n->d->slices, strip);
-        size_t at = strip * QUAD_STRIP + 2 * couple * slot;
-        const char *ahead = (const char *)h->ahead + strip * QUAD_STRIP + (2 * t + couple) * QUAD_STRIP / 8;
+        size_t slot = strip < n->strips ? fp9__whole_strip(f) : fp9__strip_bytes(f, 8 * n->d->slices, strip);
+        size_t at = strip * quad_strip(f) + 2 * couple * slot;
+        const char *ahead =
+            (const char *)h->ahead + strip * quad_strip(f) + (2 * t + couple) * quad_strip(f) / 8;
         __m256 acc[2][FP9__TOKENS];
         FP9__UNROLL
         for (unsigned k = 0; k < 3; k++) _mm_prefetch(ahead + 64 * (size_t)k, _MM_HINT_T0);
         FP9__UNROLL
         for (unsigned p = 0; p < 2; p++) FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) acc[p][q] = _mm256_setzero_ps();
-        fp9__tile_products(h->quad + at, slot, t, x, 8 * s, pairs, acc);
+        if (way_of(f, h, s) == FP9__WAY_SMALL)
+            fp9__tile_products(FP9__WAY_SMALL, h->quad + at, slot, t, x, 8 * s, pairs, acc);
+        else
+            fp9__tile_products(fp9__way_of(f, 0, 0), h->quad + at, slot, t, x, 8 * s, pairs, acc);
         __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
         FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
@@ -206,24 +233,29 @@ FP9__INLINE void batch(const struct share *h, size_t from, unsigned pairs)
     }
 }
 
-#define BATCH_FUNCTION(Q)                                                                                    \
-    static __attribute__((noinline)) void batch_##Q(const struct share *h, size_t from)                      \
+#define BATCH_FUNCTION(F, Q)                                                                                 \
+    static __attribute__((noinline)) void batch_##F##_##Q(const struct share *h, size_t from)                \
     {                                                                                                        \
-        batch(h, from, Q);                                                                                   \
+        batch(F, h, from, Q);                                                                                \
     }
-BATCH_FUNCTION(3)
-BATCH_FUNCTION(4)
-BATCH_FUNCTION(5)
-BATCH_FUNCTION(6)
+#define BATCH_FUNCTIONS(F)                                                                                   \
+    BATCH_FUNCTION(F, 3)                                                                                     \
+    BATCH_FUNCTION(F, 4)                                                                                     \
+    BATCH_FUNCTION(F, 5)                                                                                     \
+    BATCH_FUNCTION(F, 6)
+BATCH_FUNCTIONS(FP9_FP9)
+BATCH_FUNCTIONS(FP9_E4M3)
 
 /* In parts of nearly equal size, 3 at least: 7 is 3 + 4. */
 static void share_many(const struct share *h)
 {
-    static void (*const size[])(const struct share *, size_t) = {batch_3, batch_4, batch_5, batch_6};
+    static void (*const size[FP9_FORMATS][4])(const struct share *, size_t) = {
+        {batch_FP9_FP9_3, batch_FP9_FP9_4, batch_FP9_FP9_5, batch_FP9_FP9_6},
+        {batch_FP9_E4M3_3, batch_FP9_E4M3_4, batch_FP9_E4M3_5, batch_FP9_E4M3_6}};
     size_t pairs = h->to - h->from, parts = (pairs + FP9__TOKENS - 1) / FP9__TOKENS;
     for (size_t part = 0; part < parts; part++) {
         size_t from = pairs * part / parts;
-        size[pairs * (part + 1) / parts - from - 3](h, h->from + from);
+        size[h->nest->d->format][pairs * (part + 1) / parts - from - 3](h, h->from + from);
     }
 }
 
@@ -253,10 +285,15 @@ static void expert_slices(const struct nest *n, const struct fp9_down_expert *e,
     struct share h = {
         .nest = n, .column = e->column, .first = first, .count = count, .from = r.from, .to = r.to};
     size_t pairs = r.to - r.from, distance = AHEAD / n->quad_bytes + 1;
-    void (*share)(const struct share *) = pairs == 1 ? share_1 : pairs == 2 ? share_2 : share_many;
+    static void (*const few[FP9_FORMATS][FEW])(const struct share *) = {{share_FP9_FP9_1, share_FP9_FP9_2},
+                                                                        {share_FP9_E4M3_1, share_FP9_E4M3_2}};
+    void (*share)(const struct share *) =
+        pairs > 0 && pairs <= FEW ? few[n->d->format][pairs - 1] : share_many;
+    const size_t marks = fp9_down_marks(n->d->slices);
     for (size_t i = 0; i < n->quads && pairs > 0; i++) {
         size_t row = n->panel + FP9_QUAD * i, later = i + distance;
         h.quad = quad_of(n, e, i);
+        h.marks = e->marks ? e->marks + row / FP9_QUAD * marks : NULL;
         h.ahead = later < n->quads
                       ? h.quad + distance * n->quad_bytes
                       : next + (later - n->quads < n->quads ? later - n->quads : 0) * n->quad_bytes;
@@ -417,7 +454,7 @@ static size_t slices_of_chunk(const struct fp9_down *d)
 static int some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *work)
 {
     struct nest n = {.d = d,
-                     .quad_bytes = fp9_quad_bytes(8 * d->slices),
+                     .quad_bytes = fp9_quad_bytes(d->format, 8 * d->slices),
                      .strips = d->slices / FP9__STRIP_TILES,
                      .chunk = slices_of_chunk(d),
                      .waiting = w->cells};

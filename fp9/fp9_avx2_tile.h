@@ -1,8 +1,16 @@
 /* fp9_avx2_tile.h: packed weights into fp32 registers, shared by the AVX2 files of fp9/.
  *
- * Lanes are outputs. A word vector holds four inputs of eight outputs; each becomes raw(w) of fp9.h by at
- * most one move and one mask, sign included (layout: fp9.h). S for the next word is S added to itself, which
- * runs on more ports than a shift. 9 operations for 4 x 8 weights. */
+ * Lanes are outputs. A word vector holds four inputs of eight outputs. Each becomes raw(w) of fp9.h, sign
+ * included, out of one of two views of its word, inputs 0 and 1 out of the first, 2 and 3 out of the second,
+ * by at most one move and one mask (layouts: fp9.h). All that differs between the formats is here: a way of
+ * decoding is a constant of every function, and each kernel is made once for each way.
+ *
+ *   WAY_FP9    the second view is the word xor-ed with S; S for the next word is S added to itself, which
+ *              runs on more ports than a shift: 9 operations for 4 x 8 weights
+ *   WAY_E4M3   a view's two inputs are the upper bytes of its 16-bit halves, moved down by four with their
+ *              signs: 9 operations; 2^-8 raw(w), which the packed scales make good
+ *   WAY_SMALL  the same of marked tiles: bytes become fp9's bodies, subnormals by a table, and raw(w) is
+ *              made of those; the 2^-8 are put to the activations: some 25 operations */
 #ifndef FP9_FP9_AVX2_TILE_H
 #define FP9_FP9_AVX2_TILE_H
 
@@ -19,31 +27,91 @@ FP9__INLINE __m256i fp9__load(const uint8_t *vector)
     return _mm256_load_si256((const __m256i *)vector);
 }
 
-/* Input k (0..3) of a word; `mixed` is the word xor-ed with its S. */
-FP9__INLINE __m256 fp9__weight(__m256i word, __m256i mixed, unsigned k)
+enum fp9__way { FP9__WAY_FP9 = FP9_FP9, FP9__WAY_E4M3 = FP9_E4M3, FP9__WAY_SMALL };
+
+FP9__INLINE enum fp9_format fp9__format(enum fp9__way way)
 {
-    const __m256i mask = _mm256_set1_epi32((int)0x8ff00000);
+    return way == FP9__WAY_FP9 ? FP9_FP9 : FP9_E4M3;
+}
+
+/* How tile t of marked tiles is decoded. */
+FP9__INLINE enum fp9__way fp9__way_of(enum fp9_format f, uint32_t marked, size_t t)
+{
+    if (f == FP9_FP9) return FP9__WAY_FP9;
+    return __builtin_expect(marked >> t & 1, 0) ? FP9__WAY_SMALL : FP9__WAY_E4M3;
+}
+
+/* S as the first word of tile t wants it; nothing in e4m3. */
+FP9__INLINE __m256i fp9__signs(enum fp9__way way, const uint8_t *strip, size_t t)
+{
+    if (way != FP9__WAY_FP9) return _mm256_setzero_si256();
+    return _mm256_sll_epi32(fp9__load(strip), _mm_cvtsi32_si128((int)(2 * t)));
+}
+
+FP9__INLINE __m256i fp9__next_signs(enum fp9__way way, __m256i s)
+{
+    return way == FP9__WAY_FP9 ? _mm256_add_epi32(s, s) : s;
+}
+
+/* The upper bytes of 16-bit halves. */
+FP9__INLINE __m256i fp9__upper(enum fp9__way way, __m256i word)
+{
+    if (way == FP9__WAY_E4M3) return _mm256_srai_epi16(word, 4);
+    /* What makes fp9's body of e4m3's: its exponent is 8 more, but for subnormals and zero. */
+    const __m256i more = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0, 0x2f, 0x36, 0x39, 0x3c, 0x3d, 0x3e, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40));
+    __m256i body = _mm256_and_si256(word, _mm256_set1_epi8(0x7f));
+    body = _mm256_add_epi8(body, _mm256_shuffle_epi8(more, _mm256_min_epu8(body, _mm256_set1_epi8(8))));
+    return _mm256_or_si256(_mm256_srli_epi16(body, 4), _mm256_and_si256(word, _mm256_set1_epi16(-0x8000)));
+}
+
+FP9__INLINE __m256i fp9__first_view(enum fp9__way way, __m256i word)
+{
+    return way == FP9__WAY_FP9 ? word : fp9__upper(way, word);
+}
+
+FP9__INLINE __m256i fp9__second_view(enum fp9__way way, __m256i word, __m256i signs)
+{
+    if (way == FP9__WAY_FP9) return _mm256_xor_si256(word, signs);
+    return fp9__upper(way, _mm256_slli_epi16(word, 8));
+}
+
+/* Input k (0..3) of a word out of its view. */
+FP9__INLINE __m256 fp9__weight(enum fp9__way way, __m256i view, unsigned k)
+{
+    const __m256i mask = _mm256_set1_epi32(way == FP9__WAY_E4M3 ? (int)0x87f00000 : (int)0x8ff00000);
     const __m256i rotate = _mm256_setr_epi8(1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12, 1, 2, 3, 0,
                                             5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12);
-    __m256i w = k == 0   ? word
-                : k == 1 ? _mm256_slli_epi32(word, 16)
-                : k == 2 ? _mm256_slli_epi32(mixed, 8)
-                         : _mm256_shuffle_epi8(mixed, rotate);
+    __m256i w = view;
+    if (k == 1 || (k == 3 && way != FP9__WAY_FP9))
+        w = _mm256_slli_epi32(view, 16);
+    else if (k == 2 && way == FP9__WAY_FP9)
+        w = _mm256_slli_epi32(view, 8);
+    else if (k == 3)
+        w = _mm256_shuffle_epi8(view, rotate);
     return _mm256_castsi256_ps(_mm256_and_si256(w, mask));
 }
 
-/* All eight inputs of tile t of a strip, 8 floats each, `step` floats apart. */
-FP9__INLINE void fp9__tile(const uint8_t *strip, size_t t, float *w, size_t step)
+/* An activation in all lanes. */
+FP9__INLINE __m256 fp9__x(enum fp9__way way, const float *x)
 {
-    __m256i s = _mm256_sll_epi32(fp9__load(strip), _mm_cvtsi32_si128((int)(2 * t)));
-    const uint8_t *words = strip + FP9__VECTOR + t * FP9__TILE_BYTES;
+    __m256 all = _mm256_broadcast_ss(x);
+    return way == FP9__WAY_SMALL ? _mm256_mul_ps(all, _mm256_set1_ps(FP9_W_SCALE / FP9_E4M3_SCALE)) : all;
+}
+
+/* All eight inputs of tile t of a strip, 8 floats each, `step` floats apart. */
+FP9__INLINE void fp9__tile(enum fp9__way way, const uint8_t *strip, size_t t, float *w, size_t step)
+{
+    __m256i s = fp9__signs(way, strip, t);
+    const uint8_t *words = strip + fp9__head(fp9__format(way)) + t * FP9__TILE_BYTES;
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
-        __m256i word = fp9__load(words + half * FP9__VECTOR), mixed = _mm256_xor_si256(word, s);
+        __m256i word = fp9__load(words + half * FP9__VECTOR);
+        __m256i first = fp9__first_view(way, word), second = fp9__second_view(way, word, s);
         FP9__UNROLL
         for (unsigned k = 0; k < 4; k++)
-            _mm256_store_ps(w + (4 * half + k) * step, fp9__weight(word, mixed, k));
-        s = _mm256_add_epi32(s, s);
+            _mm256_store_ps(w + (4 * half + k) * step, fp9__weight(way, k < 2 ? first : second, k));
+        s = fp9__next_signs(way, s);
     }
 }
 
@@ -54,18 +122,29 @@ FP9__INLINE void fp9__tile(const uint8_t *strip, size_t t, float *w, size_t step
  * decoded weights first would cost a store and two loads each, and its time is not hidden. */
 enum { FP9__TOKENS = 6 };
 
-/* acc += tile t (of the strip) of two panels, `slot` bytes apart, times eight inputs of each token. */
-FP9__INLINE void fp9__tile_products(const uint8_t *strip, size_t slot, size_t t, const float *const x[],
-                                    size_t at, unsigned tokens, __m256 acc[2][FP9__TOKENS])
+/* Input k of a word that is loaded again for each. `mixed`: the second view of fp9. */
+FP9__INLINE __m256 fp9__weight_of_word(enum fp9__way way, const uint8_t *word, __m256i mixed, unsigned k)
 {
-    const __m256i mask = _mm256_set1_epi32((int)0x8ff00000);
-    const __m256i rotate = _mm256_setr_epi8(1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12, 1, 2, 3, 0,
-                                            5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12);
-    const uint8_t *words = strip + FP9__VECTOR + t * FP9__TILE_BYTES;
+    if (way == FP9__WAY_FP9) return fp9__weight(way, k < 2 ? fp9__load(word) : mixed, k);
+    if (way == FP9__WAY_E4M3) { // without a view that would have to stay
+        static const int left[] = {0, 16, 8, 24};
+        __m256i w = _mm256_srai_epi32(_mm256_slli_epi32(fp9__load(word), left[k]), 4);
+        return _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0x87f00000)));
+    }
+    __m256i w = fp9__load(word);
+    return fp9__weight(way, k < 2 ? fp9__first_view(way, w) : fp9__second_view(way, w, w), k);
+}
+
+/* acc += tile t (of the strip) of two panels, `slot` bytes apart, times eight inputs of each token. */
+FP9__INLINE void fp9__tile_products(enum fp9__way way, const uint8_t *strip, size_t slot, size_t t,
+                                    const float *const x[], size_t at, unsigned tokens,
+                                    __m256 acc[2][FP9__TOKENS])
+{
+    const uint8_t *words = strip + fp9__head(fp9__format(way)) + t * FP9__TILE_BYTES;
     __m256i mixed[2][2];
     FP9__UNROLL
-    for (unsigned p = 0; p < 2; p++) {
-        __m256i s = _mm256_sll_epi32(fp9__load(strip + p * slot), _mm_cvtsi32_si128((int)(2 * t)));
+    for (unsigned p = 0; p < 2 && way == FP9__WAY_FP9; p++) {
+        __m256i s = fp9__signs(way, strip + p * slot, t);
         mixed[p][0] = _mm256_xor_si256(s, fp9__load(words + p * slot));
         mixed[p][1] = _mm256_xor_si256(_mm256_add_epi32(s, s), fp9__load(words + p * slot + FP9__VECTOR));
     }
@@ -75,18 +154,11 @@ FP9__INLINE void fp9__tile_products(const uint8_t *strip, size_t slot, size_t t,
         __asm__ volatile("" : : "r"(mixed) : "memory");
         __m256 w[2];
         FP9__UNROLL
-        for (unsigned p = 0; p < 2; p++) {
-            const uint8_t *word = words + p * slot + k / 4 * FP9__VECTOR;
-            __m256i bits = k % 4 < 2 ? fp9__load(word) : mixed[p][k / 4];
-            bits = k % 4 == 1   ? _mm256_slli_epi32(bits, 16)
-                   : k % 4 == 2 ? _mm256_slli_epi32(bits, 8)
-                   : k % 4 == 3 ? _mm256_shuffle_epi8(bits, rotate)
-                                : bits;
-            w[p] = _mm256_castsi256_ps(_mm256_and_si256(bits, mask));
-        }
+        for (unsigned p = 0; p < 2; p++)
+            w[p] = fp9__weight_of_word(way, words + p * slot + k / 4 * FP9__VECTOR, mixed[p][k / 4], k % 4);
         FP9__UNROLL
         for (unsigned q = 0; q < tokens; q++) {
-            __m256 xk = _mm256_broadcast_ss(x[q] + at + k);
+            __m256 xk = fp9__x(way, x[q] + at + k);
             FP9__UNROLL
             for (unsigned p = 0; p < 2; p++) acc[p][q] = _mm256_fmadd_ps(w[p], xk, acc[p][q]);
         }

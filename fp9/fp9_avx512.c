@@ -22,6 +22,7 @@ enum {
 struct couple {
     const uint8_t *panel[2];
     const float *scales[2];
+    const uint16_t *marks[2]; // e4m3
     float *y[2];
 };
 
@@ -48,7 +49,7 @@ FP9__INLINE void store_couple(const struct couple *c, size_t at, __m512 sum)
     _mm256_storeu_ps(c->y[1] + at, _mm512_extractf32x8_ps(sum, 1));
 }
 
-/* Input k (0..3) of a word; `mixed` is the word xor-ed with its S. */
+/* Input k (0..3) of a word of fp9; `mixed` is the word xor-ed with its S. */
 FP9__INLINE __m512 weight(__m512i word, __m512i mixed, unsigned k)
 {
     const __m512i mask = _mm512_set1_epi32((int)0x8ff00000);
@@ -59,6 +60,17 @@ FP9__INLINE __m512 weight(__m512i word, __m512i mixed, unsigned k)
     return _mm512_castsi512_ps(_mm512_and_si512(w, mask));
 }
 
+/* Input k of a word of e4m3. */
+FP9__INLINE __m512 weight_e4m3(__m512i word, unsigned k)
+{
+    const __m512i mask = _mm512_set1_epi32((int)0x87f00000);
+    __m512i up = k == 0   ? word
+                 : k == 1 ? _mm512_slli_epi32(word, 16)
+                 : k == 2 ? _mm512_slli_epi32(word, 8)
+                          : _mm512_slli_epi32(word, 24);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_srai_epi32(up, 4), mask));
+}
+
 static const float *row_of(const struct fp9_rows *x, size_t t)
 {
     return x->xs + (x->row ? x->row[t] : t) * x->stride;
@@ -66,9 +78,9 @@ static const float *row_of(const struct fp9_rows *x, size_t t)
 
 /* ---- a block of a couple is decoded once into L1 and used for all tokens ---- */
 
-static void decode_group(const struct couple *c, size_t at, size_t tiles, float *w)
+static void decode_fp9(const struct couple *c, size_t at, size_t tiles, float *w)
 {
-    for (size_t t = 0; t < tiles; t += FP9__STRIP_TILES, at += FP9__STRIP_BYTES) {
+    for (size_t t = 0; t < tiles; t += FP9__STRIP_TILES, at += fp9__whole_strip(FP9_FP9)) {
         size_t words = 2 * (tiles - t < FP9__STRIP_TILES ? tiles - t : FP9__STRIP_TILES);
         __m512i s = load_couple(c->panel[0] + at, c->panel[1] + at);
         for (size_t j = 0; j < words; j++) {
@@ -83,8 +95,41 @@ static void decode_group(const struct couple *c, size_t at, size_t tiles, float 
     }
 }
 
+static void decode_e4m3(const struct couple *c, size_t at, size_t tiles, float *w)
+{
+    for (size_t j = 0; j < 2 * tiles; j++, at += FP9__VECTOR) {
+        __m512i word = load_couple(c->panel[0] + at, c->panel[1] + at);
+        _mm_prefetch((const char *)(c->panel[j % 2] + at + AHEAD), _MM_HINT_T0);
+        FP9__UNROLL
+        for (unsigned k = 0; k < 4; k++, w += 2 * FP9_LANES) _mm512_store_ps(w, weight_e4m3(word, k));
+    }
+}
+
+/* The same with subnormals, rare enough to be done by AVX2. */
+static void decode_small(const struct couple *c, size_t at, size_t tiles, float *w)
+{
+    for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS * 2 * FP9_LANES)
+        for (size_t p = 0; p < 2; p++)
+            fp9__tile(FP9__WAY_SMALL, c->panel[p] + at, t, w + p * FP9_LANES, 2 * FP9_LANES);
+}
+
+/* A block of a couple; what its scales are to be multiplied by. */
+static float decode_block(enum fp9_format f, const struct couple *c, size_t block, size_t tiles, float *w)
+{
+    size_t at = block * fp9__group_bytes(f);
+    if (f == FP9_FP9) {
+        decode_fp9(c, at, tiles, w);
+    } else if (!(c->marks[0][block] | c->marks[1][block])) {
+        decode_e4m3(c, at, tiles, w);
+    } else {
+        decode_small(c, at, tiles, w);
+        return FP9_W_SCALE / FP9_E4M3_SCALE;
+    }
+    return 1;
+}
+
 FP9__INLINE void micro(const float *w, unsigned n, const float *const x[], unsigned tokens, size_t inputs,
-                       const struct couple c[], size_t block, size_t y_at, size_t y_stride)
+                       const struct couple c[], const float by[], size_t block, size_t y_at, size_t y_stride)
 {
     __m512 acc[COUPLES][TOKENS];
     FP9__UNROLL
@@ -103,7 +148,7 @@ FP9__INLINE void micro(const float *w, unsigned n, const float *const x[], unsig
     }
     FP9__UNROLL
     for (unsigned p = 0; p < n; p++) {
-        __m512 scale = scale_of(&c[p], block);
+        __m512 scale = _mm512_mul_ps(scale_of(&c[p], block), _mm512_set1_ps(by[p]));
         FP9__UNROLL
         for (unsigned t = 0; t < tokens; t++) {
             size_t at = y_at + t * y_stride;
@@ -113,14 +158,14 @@ FP9__INLINE void micro(const float *w, unsigned n, const float *const x[], unsig
 }
 
 typedef void micro_fn(const float *w, const float *const *x, size_t inputs, const struct couple *c,
-                      size_t block, size_t y_at, size_t y_stride);
+                      const float *by, size_t block, size_t y_at, size_t y_stride);
 
 #define MICRO_FUNCTION(N, T)                                                                                 \
-    static __attribute__((noinline)) void micro_##N##_##T(const float *w, const float *const *x,             \
-                                                          size_t inputs, const struct couple *c,             \
-                                                          size_t block, size_t y_at, size_t y_stride)        \
+    static __attribute__((noinline)) void micro_##N##_##T(                                                   \
+        const float *w, const float *const *x, size_t inputs, const struct couple *c, const float *by,       \
+        size_t block, size_t y_at, size_t y_stride)                                                          \
     {                                                                                                        \
-        micro(w, N, x, T, inputs, c, block, y_at, y_stride);                                                 \
+        micro(w, N, x, T, inputs, c, by, block, y_at, y_stride);                                             \
     }
 #define MICRO_FUNCTIONS(N)                                                                                   \
     MICRO_FUNCTION(N, 5)                                                                                     \
@@ -134,8 +179,8 @@ typedef void micro_fn(const float *w, const float *const *x, size_t inputs, cons
 MICRO_FUNCTIONS(1)
 MICRO_FUNCTIONS(2)
 
-static void many_tokens(const struct couple *c, size_t n, size_t inputs, const struct fp9_rows *rows,
-                        size_t y_stride)
+static void many_tokens(enum fp9_format f, const struct couple *c, size_t n, size_t inputs,
+                        const struct fp9_rows *rows, size_t y_stride)
 {
     float w[COUPLES * BLOCK_FLOATS] __attribute__((aligned(64)));
     size_t tiles = fp9__tiles(inputs), parts = (rows->count + TOKENS - 1) / TOKENS; // nearly equal, 5 or more
@@ -144,14 +189,15 @@ static void many_tokens(const struct couple *c, size_t n, size_t inputs, const s
         {micro_2_5, micro_2_6, micro_2_7, micro_2_8, micro_2_9, micro_2_10, micro_2_11, micro_2_12}};
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
-        for (size_t i = 0; i < n; i++)
-            decode_group(&c[i], block * FP9__GROUP_BYTES, group, w + i * BLOCK_FLOATS);
+        float by[COUPLES];
+        for (size_t i = 0; i < n; i++) by[i] = decode_block(f, &c[i], block, group, w + i * BLOCK_FLOATS);
         for (size_t part = 0; part < parts; part++) {
             size_t from = rows->count * part / parts, tokens = rows->count * (part + 1) / parts - from;
             const float *x[TOKENS];
             for (size_t t = 0; t < tokens; t++) x[t] = row_of(rows, from + t) + first * FP9_TILE_INPUTS;
             // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): n is 1 .. COUPLES, tokens 5 .. TOKENS
-            size[n - 1][tokens - FEW - 1](w, x, group * FP9_TILE_INPUTS, c, block, from * y_stride, y_stride);
+            size[n - 1][tokens - FEW - 1](w, x, group * FP9_TILE_INPUTS, c, by, block, from * y_stride,
+                                          y_stride);
         }
     }
 }
@@ -169,6 +215,7 @@ static void set_half(struct couple *c, unsigned half, const struct fp9_matrix *m
     size_t row = (m->first_output + 8 * p) / FP9_BLOCK - m->first_output / FP9_BLOCK;
     c->panel[half] = m->panels + p * m->panel_stride;
     c->scales[half] = m->scales + row * m->scale_stride;
+    c->marks[half] = m->format == FP9_E4M3 ? m->marks + p * m->mark_stride : NULL;
     c->y[half] = y;
 }
 
@@ -187,7 +234,7 @@ static void dot(const struct fp9_matrix *m, size_t first, size_t count, const st
             if (i % 2 == 0) set_half(&c[i / 2], 1, m, first + p + i, y + 8 * (p + i));
         }
         begin(c, (left + 1) / 2, m, x->count, y_stride);
-        many_tokens(c, (left + 1) / 2, m->inputs, x, y_stride);
+        many_tokens(m->format, c, (left + 1) / 2, m->inputs, x, y_stride);
     }
 }
 
@@ -206,7 +253,7 @@ static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_
             set_half(&c[i], 1, m1, first + p + i, y1 + 8 * (p + i));
         }
         begin(c, n, m0, x->count, y_stride);
-        many_tokens(c, n, m0->inputs, x, y_stride);
+        many_tokens(m0->format, c, n, m0->inputs, x, y_stride);
     }
 }
 

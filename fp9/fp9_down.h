@@ -10,8 +10,9 @@
 #include "fp9/fp9.h"
 
 struct fp9_down_expert {
-    const uint8_t *panels; // row panels in quads of fp9_quad_bytes(8 * slices)
-    const float *scales;   // packed (x 2^16): row 8p / 128, scale_stride apart
+    const uint8_t *panels; // row panels in quads of fp9_quad_bytes(.., 8 * slices)
+    const float *scales;   // packed: row 8p / 128, scale_stride apart
+    const uint16_t *marks; // e4m3: quad q's slices 16 i .. 16 i + 15: + q * fp9_down_marks(slices) + i
     uint32_t column;       // slice s uses the scale (column + 8 s) / 128 of its row
     uint32_t pair, pairs;  // its pairs: [pair, pair + pairs)
 };
@@ -20,6 +21,7 @@ struct fp9_down {
     const struct fp9_down_expert *expert; // (experts), ascending id
     size_t experts;
     size_t first_slice, slices; // the run
+    enum fp9_format format;
     size_t scale_stride;
     size_t tokens;
     const uint32_t *token; // (pairs) the token of each pair
@@ -28,6 +30,12 @@ struct fp9_down {
     float *out; // subtree i of the run, token t, row r: + i * out_subtree + t * out_token + r
     size_t out_subtree, out_token;
 };
+
+/* Marks of a quad. */
+static inline size_t fp9_down_marks(size_t slices)
+{
+    return (slices + 15) / 16;
+}
 
 /* How far a product has come that is made in pieces. The caller sets the first line and clears the rest. */
 struct fp9_down_walk {

@@ -11,9 +11,24 @@ enum {
     FP9__STRIP_TILES = 4,  //
     FP9__TILE_BYTES = 64,  // two word vectors
     FP9__GROUP_TILES = 16, // tiles of a scale block
-    FP9__STRIP_BYTES = FP9__VECTOR + FP9__STRIP_TILES * FP9__TILE_BYTES,
-    FP9__GROUP_BYTES = FP9__GROUP_TILES / FP9__STRIP_TILES * FP9__STRIP_BYTES,
 };
+
+/* Bytes in front of a strip's words: fp9's signs. */
+static inline size_t fp9__head(enum fp9_format f)
+{
+    return f == FP9_FP9 ? FP9__VECTOR : 0;
+}
+
+/* Bytes of a strip that is whole. */
+static inline size_t fp9__whole_strip(enum fp9_format f)
+{
+    return fp9__head(f) + (size_t)FP9__STRIP_TILES * FP9__TILE_BYTES;
+}
+
+static inline size_t fp9__group_bytes(enum fp9_format f)
+{
+    return FP9__GROUP_TILES / FP9__STRIP_TILES * fp9__whole_strip(f);
+}
 
 static inline size_t fp9__tiles(size_t inputs)
 {
@@ -27,22 +42,22 @@ static inline size_t fp9__group_tiles(size_t tiles, size_t first)
 }
 
 /* Bytes of a strip: the last one of a panel may have fewer tiles. */
-static inline size_t fp9__strip_bytes(size_t inputs, size_t strip)
+static inline size_t fp9__strip_bytes(enum fp9_format f, size_t inputs, size_t strip)
 {
     size_t left = fp9__tiles(inputs) - strip * FP9__STRIP_TILES;
-    return FP9__VECTOR + (left < FP9__STRIP_TILES ? left : FP9__STRIP_TILES) * FP9__TILE_BYTES;
+    return fp9__head(f) + (left < FP9__STRIP_TILES ? left : FP9__STRIP_TILES) * FP9__TILE_BYTES;
 }
 
 /* Of strip `strip` of panel p of a quad. */
-static inline size_t fp9__quad_offset(size_t inputs, size_t p, size_t strip)
+static inline size_t fp9__quad_offset(enum fp9_format f, size_t inputs, size_t p, size_t strip)
 {
-    return strip * FP9_QUAD * FP9__STRIP_BYTES + p * fp9__strip_bytes(inputs, strip);
+    return strip * FP9_QUAD * fp9__whole_strip(f) + p * fp9__strip_bytes(f, inputs, strip);
 }
 
-/* Of the strip's vector S; the strip's words follow it. */
-static inline size_t fp9__strip_offset(size_t tile)
+/* Of the strip that a tile is in. */
+static inline size_t fp9__strip_offset(enum fp9_format f, size_t tile)
 {
-    return tile / FP9__STRIP_TILES * FP9__STRIP_BYTES;
+    return tile / FP9__STRIP_TILES * fp9__whole_strip(f);
 }
 
 #endif

@@ -47,6 +47,12 @@ static void prepare(const float *x, size_t n, float *xs)
     for (size_t i = n; i % FP9_TILE_INPUTS != 0; i++) xs[i] = 0.0f;
 }
 
+/* Of a packed scale: e4m3's are for raw weights of 2^-8 the size. */
+static float scale_of(enum fp9_format f, float packed)
+{
+    return f == FP9_E4M3 ? packed * (FP9_W_SCALE / FP9_E4M3_SCALE) : packed;
+}
+
 static float dot_one(const struct fp9_matrix *m, size_t p, unsigned lane, const float *xs, float sum)
 {
     const uint8_t *panel = m->panels + p * m->panel_stride;
@@ -55,8 +61,8 @@ static float dot_one(const struct fp9_matrix *m, size_t p, unsigned lane, const 
         size_t end = (block + 1) * FP9_BLOCK < m->inputs ? (block + 1) * FP9_BLOCK : m->inputs;
         float blk = 0.0f;
         for (size_t i = block * FP9_BLOCK; i < end; i++)
-            blk = __builtin_fmaf(raw(fp9_panel_get(panel, m->inputs, i, lane)), xs[i], blk);
-        sum = __builtin_fmaf(m->scales[row * m->scale_stride + block], blk, sum);
+            blk = __builtin_fmaf(raw(fp9_panel_get(m->format, panel, i, lane)), xs[i], blk);
+        sum = __builtin_fmaf(scale_of(m->format, m->scales[row * m->scale_stride + block]), blk, sum);
     }
     return sum;
 }
@@ -96,16 +102,16 @@ static float slice_sum(const struct fp9_down *d, size_t s, size_t p, unsigned la
     float sum = 0.0f;
     for (size_t e = 0; e < d->experts; e++) {
         const struct fp9_down_expert *x = &d->expert[e];
-        const uint8_t *quad = x->panels + p / FP9_QUAD * fp9_quad_bytes(inputs);
+        const uint8_t *quad = x->panels + p / FP9_QUAD * fp9_quad_bytes(d->format, inputs);
         float scale = x->scales[8 * p / FP9_BLOCK * d->scale_stride + (x->column + 8 * s) / FP9_BLOCK];
         for (size_t q = x->pair; q < (size_t)x->pair + x->pairs; q++) {
             if (d->token[q] != token) continue;
             const float *hs = d->hs + q * d->hs_stride + 8 * s;
             float blk = 0.0f;
             for (size_t i = 0; i < 8; i++)
-                blk = __builtin_fmaf(raw(fp9_quad_get(quad, inputs, p % FP9_QUAD, 8 * s + i, lane)), hs[i],
-                                     blk);
-            sum = __builtin_fmaf(scale, blk, sum);
+                blk = __builtin_fmaf(
+                    raw(fp9_quad_get(d->format, quad, inputs, p % FP9_QUAD, 8 * s + i, lane)), hs[i], blk);
+            sum = __builtin_fmaf(scale_of(d->format, scale), blk, sum);
         }
     }
     return sum;

@@ -141,7 +141,7 @@ static void cached_dot(void *arg, size_t task, unsigned worker)
     (void)worker;
     const struct bench *b = arg;
     static const float scales[1024];
-    size_t panel = fp9_panel_bytes(b->o.hidden);
+    size_t panel = fp9_panel_bytes(FP9_FP9, b->o.hidden);
     float y[8 * CACHED_PANELS];
     struct fp9_matrix m = {.panels = b->cached + task * CACHED_PANELS * panel,
                            .panel_stride = panel,
@@ -317,7 +317,7 @@ static void load_experts(struct bench *b)
 /* Valid codes only: others would be subnormal operands, which the format forbids because they are slow. */
 static void fill_cached(struct bench *b)
 {
-    size_t panel = fp9_panel_bytes(b->o.hidden), panels = (size_t)CACHED_PANELS * b->o.threads;
+    size_t panel = fp9_panel_bytes(FP9_FP9, b->o.hidden), panels = (size_t)CACHED_PANELS * b->o.threads;
     b->cached = aligned(panels * panel + 4096); // the kernels prefetch a little beyond
     b->cached_plain = aligned(panels * 9 * b->o.hidden);
     for (size_t p = 0; p < panels; p++)
@@ -325,7 +325,7 @@ static void fill_cached(struct bench *b)
             uint16_t code[256];
             for (size_t i = 0; i < 256; i++)
                 code[i] = (uint16_t)(below(b, 2) << 8 | (b->o.rare ? 8 : 8 + below(b, 240)));
-            fp9_strip_put(fp9_panel_strip(b->cached + p * panel, strip), b->o.hidden, strip, code);
+            fp9_strip_put(fp9_panel_strip(FP9_FP9, b->cached + p * panel, strip), b->o.hidden, strip, code);
         }
     for (size_t i = 0; i < panels * 9 * b->o.hidden; i++) b->cached_plain[i] = (uint8_t)(8 + below(b, 240));
 }
@@ -413,7 +413,8 @@ static void report(struct bench *b)
     struct options *o = &b->o;
     double time[ROWS], gb[ROWS] = {0}, gflop[ROWS] = {0};
     for (int row = 0; row < ROWS; row++) time[row] = median(b->seconds[row], o->repeats);
-    double cached = (double)o->threads * CACHED_PASSES * CACHED_PANELS * (double)fp9_panel_bytes(o->hidden);
+    double cached =
+        (double)o->threads * CACHED_PASSES * CACHED_PANELS * (double)fp9_panel_bytes(FP9_FP9, o->hidden);
     double cached_e4m3 = (double)o->threads * CACHED_PASSES * (double)e4m3_chunk_bytes(b);
     double macs = 3.0 * o->top_k * o->width * o->hidden;
     size_t read_bytes = b->memory_bytes / 128 * 128;

@@ -121,7 +121,7 @@ static void layout_round_trip(void **state)
     (void)state;
     const size_t shapes[] = {1, 7, 8, 9, 24, 120, 127, 128, 129, 136, 256, 300, 1000, 7168};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        size_t n = shapes[i], bytes = fp9_panel_bytes(n);
+        size_t n = shapes[i], bytes = fp9_panel_bytes(FP9_FP9, n);
         assert_int_equal(bytes % 64, 0);
         if (n % 128 == 0) assert_int_equal(bytes, n * 9);
         uint8_t *panel = aligned_bytes(bytes), *tiled = aligned_bytes(bytes);
@@ -136,10 +136,10 @@ static void layout_round_trip(void **state)
                 fp9_panel_set(panel, n, input, lane, code);
             }
         for (size_t strip = 0; strip < (n + 31) / 32; strip++)
-            fp9_strip_put(fp9_panel_strip(tiled, strip), n, strip, codes + 256 * strip);
+            fp9_strip_put(fp9_panel_strip(FP9_FP9, tiled, strip), n, strip, codes + 256 * strip);
         for (size_t input = 0; input < n; input++)
             for (unsigned lane = 0; lane < 8; lane++)
-                assert_int_equal(fp9_panel_get(panel, n, input, lane),
+                assert_int_equal(fp9_panel_get(FP9_FP9, panel, input, lane),
                                  codes[input / 32 * 256 + lane * 32 + input % 32]);
         assert_memory_equal(panel, tiled, bytes);
         free(panel);
@@ -156,7 +156,7 @@ static void e4m3_strips(void **state)
     struct fp9_e4m3_table table;
     fp9_e4m3_table_make(&table);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        size_t n = shapes[i], stride = n + 5, bytes = fp9_panel_bytes(n);
+        size_t n = shapes[i], stride = n + 5, bytes = fp9_panel_bytes(FP9_FP9, n);
         uint8_t *one = aligned_bytes(bytes), *all = aligned_bytes(bytes),
                 *rows = aligned_bytes(8 * stride + 64);
         uint64_t seed = n;
@@ -171,15 +171,16 @@ static void e4m3_strips(void **state)
             for (size_t k = 0; k < 256; k++)
                 if (32 * strip + k % 32 < n)
                     assert_int_equal(fp9_from_e4m3(rows[k / 32 * stride + 32 * strip + k % 32], &code[k]), 0);
-            fp9_strip_put(fp9_panel_strip(one, strip), n, strip, code);
-            assert_int_equal(fp9_strip_put_e4m3(fp9_panel_strip(all, strip), n, strip, &table, rows, stride),
+            fp9_strip_put(fp9_panel_strip(FP9_FP9, one, strip), n, strip, code);
+            assert_int_equal(fp9_strip_put_e4m3(FP9_FP9, fp9_panel_strip(FP9_FP9, all, strip), n, strip,
+                                                &table, rows, stride),
                              0);
         }
         assert_memory_equal(one, all, bytes);
         rows[7 * stride + n - 1] = 0xff;
-        assert_int_equal(
-            fp9_strip_put_e4m3(fp9_panel_strip(all, (n - 1) / 32), n, (n - 1) / 32, &table, rows, stride),
-            -1);
+        assert_int_equal(fp9_strip_put_e4m3(FP9_FP9, fp9_panel_strip(FP9_FP9, all, (n - 1) / 32), n,
+                                            (n - 1) / 32, &table, rows, stride),
+                         -1);
         free(one);
         free(all);
         free(rows);
@@ -191,7 +192,7 @@ static void quad_round_trip(void **state)
 {
     (void)state;
     for (size_t n = 8; n <= 136; n += 8) {
-        size_t bytes = fp9_quad_bytes(n), strips = (n + 31) / 32;
+        size_t bytes = fp9_quad_bytes(FP9_FP9, n), strips = (n + 31) / 32;
         assert_int_equal(bytes % 64, 0);
         if (n % 32 == 0) assert_int_equal(bytes, n * 36);
         uint8_t *quad = aligned_bytes(bytes);
@@ -200,13 +201,14 @@ static void quad_round_trip(void **state)
         for (size_t i = 0; i < 4 * strips * 256; i++)
             codes[i] = i / 256 % strips * 32 + i % 32 < n ? random_code(&seed) : 0;
         for (size_t i = 0; i < 4 * strips; i++)
-            fp9_strip_put(fp9_quad_strip(quad, n, i / strips, i % strips), n, i % strips, codes + 256 * i);
+            fp9_strip_put(fp9_quad_strip(FP9_FP9, quad, n, i / strips, i % strips), n, i % strips,
+                          codes + 256 * i);
         for (size_t i = 0; i < 4 * strips; i++)
             for (size_t k = 0; k < 256; k++)
                 if (i % strips * 32 + k % 32 < n)
-                    assert_int_equal(
-                        fp9_quad_get(quad, n, i / strips, i % strips * 32 + k % 32, (unsigned)k / 32),
-                        codes[256 * i + k]);
+                    assert_int_equal(fp9_quad_get(FP9_FP9, quad, n, i / strips, i % strips * 32 + k % 32,
+                                                  (unsigned)k / 32),
+                                     codes[256 * i + k]);
         free(quad);
         free(codes);
     }

@@ -22,11 +22,12 @@ struct problem {
 
 static void fill_panels(uint8_t *panels, size_t count, size_t inputs, uint64_t *seed)
 {
-    memset(panels, 0, count * fp9_panel_bytes(inputs));
+    memset(panels, 0, count * fp9_panel_bytes(FP9_FP9, inputs));
     for (size_t p = 0; p < count; p++)
         for (size_t i = 0; i < inputs; i++)
             for (unsigned lane = 0; lane < 8; lane++)
-                fp9_panel_set(panels + p * fp9_panel_bytes(inputs), inputs, i, lane, random_code(seed));
+                fp9_panel_set(panels + p * fp9_panel_bytes(FP9_FP9, inputs), inputs, i, lane,
+                              random_code(seed));
 }
 
 static float *random_scales(size_t n, uint64_t *seed)
@@ -40,7 +41,7 @@ static struct problem make(size_t panels, size_t inputs, size_t first_output, si
 {
     struct problem p = {.tokens = tokens, .stride = (inputs + 7) / 8 * 8};
     size_t blocks = (inputs + 127) / 128, rows = (first_output + 8 * panels + 127) / 128 - first_output / 128;
-    p.panels = aligned_bytes(panels * fp9_panel_bytes(inputs));
+    p.panels = aligned_bytes(panels * fp9_panel_bytes(FP9_FP9, inputs));
     fill_panels(p.panels, panels, inputs, seed);
     p.scales = random_scales(rows * blocks, seed);
     p.xs = aligned_bytes(tokens * p.stride * sizeof(float));
@@ -50,8 +51,17 @@ static struct problem make(size_t panels, size_t inputs, size_t first_output, si
         fp9_scalar.prepare(x, inputs, p.xs + t * p.stride);
         free(x);
     }
-    p.m = (struct fp9_matrix){
-        p.panels, fp9_panel_bytes(inputs), p.scales, blocks, inputs, panels, first_output, 0};
+    p.m = (struct fp9_matrix){p.panels,
+                              fp9_panel_bytes(FP9_FP9, inputs),
+                              p.scales,
+                              blocks,
+                              inputs,
+                              panels,
+                              first_output,
+                              0,
+                              FP9_FP9,
+                              NULL,
+                              0};
     return p;
 }
 
@@ -71,7 +81,7 @@ static void check_double(const struct problem *p, const float *y)
             double sum = 0;
             const float *scales = p->scales + ((first + r) / 128 - first / 128) * p->m.scale_stride;
             for (size_t i = 0; i < p->m.inputs; i++) {
-                uint16_t code = fp9_panel_get(p->panels + r / 8 * p->m.panel_stride, p->m.inputs, i, r % 8);
+                uint16_t code = fp9_panel_get(FP9_FP9, p->panels + r / 8 * p->m.panel_stride, i, r % 8);
                 sum += (double)fp9_to_float(code) * (double)p->xs[t * p->stride + i] * 0x1p-96 *
                        (double)scales[i / 128] * 0x1p-16;
             }
@@ -88,7 +98,7 @@ static void dot_in_pieces(const struct fp9_kernels *k, const struct problem *p, 
     for (size_t block = 0; block * FP9_BLOCK < p->m.inputs; block++) {
         struct fp9_matrix m = p->m;
         struct fp9_rows x = {p->xs + block * FP9_BLOCK, p->stride, NULL, p->tokens};
-        m.panels += block * FP9_BLOCK_BYTES;
+        m.panels += block * fp9_block_bytes(FP9_FP9);
         m.scales += block;
         m.inputs -= block * FP9_BLOCK;
         if (m.inputs > FP9_BLOCK) m.inputs = FP9_BLOCK;
@@ -157,13 +167,14 @@ static void dot_long_rows(void **state)
 
 static void fill_quads(uint8_t *quads, size_t panels, size_t inputs, uint64_t *seed)
 {
-    memset(quads, 0, (panels + 3) / 4 * fp9_quad_bytes(inputs));
+    memset(quads, 0, (panels + 3) / 4 * fp9_quad_bytes(FP9_FP9, inputs));
     for (size_t p = 0; p < panels; p++)
         for (size_t strip = 0; FP9_STRIP_INPUTS * strip < inputs; strip++) {
             uint16_t code[256] = {0};
             for (size_t i = 0; i < 256; i++)
                 if (FP9_STRIP_INPUTS * strip + i % FP9_STRIP_INPUTS < inputs) code[i] = random_code(seed);
-            fp9_strip_put(fp9_quad_strip(quads + p / 4 * fp9_quad_bytes(inputs), inputs, p % 4, strip),
+            fp9_strip_put(fp9_quad_strip(FP9_FP9, quads + p / 4 * fp9_quad_bytes(FP9_FP9, inputs), inputs,
+                                         p % 4, strip),
                           inputs, strip, code);
         }
 }
@@ -193,10 +204,14 @@ static struct down_problem make_down(size_t tokens, size_t first, size_t slices,
                             .out_subtree = rows * tokens};
     p.d.scale_stride = (inputs + 120 + 127) / 128;
     for (size_t e = 0; e < experts; e++) {
-        uint8_t *panels = aligned_bytes((rows / 8 + 3) / 4 * fp9_quad_bytes(inputs));
+        uint8_t *panels = aligned_bytes((rows / 8 + 3) / 4 * fp9_quad_bytes(FP9_FP9, inputs));
         fill_quads(panels, rows / 8, inputs, seed);
-        p.expert[e] = (struct fp9_down_expert){panels, random_scales(blocks * p.d.scale_stride, seed),
-                                               8 * random_below(seed, 16), (uint32_t)pairs, 0};
+        p.expert[e] = (struct fp9_down_expert){panels,
+                                               random_scales(blocks * p.d.scale_stride, seed),
+                                               NULL,
+                                               8 * random_below(seed, 16),
+                                               (uint32_t)pairs,
+                                               0};
         for (uint32_t t = 0; t < tokens; t++)
             if (random_below(seed, 3) || e == 0) p.token[pairs++] = t;
         p.expert[e].pairs = (uint32_t)pairs - p.expert[e].pair;
@@ -270,13 +285,13 @@ static void nothing_is_subnormal(void **state)
                                     1e30f,    -0x1.fffffep127f};
     static const uint16_t code[] = {0, 256, 8, 264, 0xf7, 0x1f7};
     const struct fp9_kernels *kernels[] = {&fp9_scalar, &fp9_avx2, fp9_select(NULL)};
-    uint8_t *panel = aligned_bytes(fp9_panel_bytes(INPUTS));
+    uint8_t *panel = aligned_bytes(fp9_panel_bytes(FP9_FP9, INPUTS));
     float x[2 * INPUTS], *xs = aligned_bytes(sizeof x), y[16], g[32], u[32], hs[32];
     uint64_t seed = 31;
     for (int round = 0; round < 200; round++) {
         float scales[2] = {(round & 1 ? 0x1p-20f : 0x1p10f) * FP9_W_SCALE, 0x1p-20f * FP9_W_SCALE};
         uint32_t most = round % 3 ? 9 : 12; // two thirds without values that overflow
-        memset(panel, 0, fp9_panel_bytes(INPUTS));
+        memset(panel, 0, fp9_panel_bytes(FP9_FP9, INPUTS));
         for (size_t i = 0; i < INPUTS; i++)
             for (unsigned lane = 0; lane < 8; lane++)
                 fp9_panel_set(panel, INPUTS, i, lane, code[random_below(&seed, 6)]);
@@ -285,7 +300,7 @@ static void nothing_is_subnormal(void **state)
             g[i] = random_below(&seed, 2) ? extreme[random_below(&seed, 12)] : 100.0f * random_unit(&seed);
             u[i] = extreme[random_below(&seed, 12)];
         }
-        struct fp9_matrix m = {panel, 0, scales, 2, INPUTS, 1, 0, 0};
+        struct fp9_matrix m = {panel, 0, scales, 2, INPUTS, 1, 0, 0, FP9_FP9, NULL, 0};
         for (size_t k = 0; k < 3; k++) {
             _mm_setcsr(_mm_getcsr() & ~(unsigned)_MM_EXCEPT_MASK);
             kernels[k]->prepare(x, 2 * INPUTS, xs);

@@ -25,7 +25,8 @@ static int allocate(struct linear *l, enum linear_kind kind, size_t outputs, siz
     l->outputs = outputs;
     l->inputs = inputs;
     l->panels = (outputs + 7) / 8;
-    l->panel_bytes = kind == LINEAR_FP9 ? fp9_panel_bytes(inputs) : (kind == LINEAR_BF16 ? 16 : 32) * inputs;
+    l->panel_bytes =
+        kind == LINEAR_FP9 ? fp9_panel_bytes(FP9_FP9, inputs) : (kind == LINEAR_BF16 ? 16 : 32) * inputs;
     size_t bytes = align64(l->panels * l->panel_bytes);
     size_t unit = bytes < LARGE ? 64 : HUGE_PAGE;
     l->data = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
@@ -104,8 +105,8 @@ static void pack_fp9(const struct pack_job *j, size_t panel)
                 if (fp9_from_e4m3(j->w->data[o * l->inputs + i], &code[r * FP9_STRIP_INPUTS + k]))
                     note_bad(j, panel, o, i);
             }
-        fp9_strip_put(fp9_panel_strip(l->data + panel * l->panel_bytes, first / FP9_STRIP_INPUTS), l->inputs,
-                      first / FP9_STRIP_INPUTS, code);
+        fp9_strip_put(fp9_panel_strip(FP9_FP9, l->data + panel * l->panel_bytes, first / FP9_STRIP_INPUTS),
+                      l->inputs, first / FP9_STRIP_INPUTS, code);
     }
 }
 
