@@ -1,12 +1,11 @@
 /* duck_core.c: the shape of a duck's memory. */
 #include "duck/duck_core_internal.h"
-#include "fp9/fp9_down.h"
 
 #include <string.h>
 
 int duck_shape_is_possible(const struct duck_shape *s)
 {
-    if (s->hidden == 0 || s->hidden % 8) return 0;
+    if (s->hidden == 0 || s->hidden % 8 || (unsigned)s->format >= FP9_FORMATS) return 0;
     for (uint32_t b = 0; b < s->banks; b++)
         if (s->bank[b].width == 0 || s->bank[b].width % 8 || s->bank[b].routed + s->bank[b].always == 0)
             return 0;
@@ -27,13 +26,16 @@ static struct duck__run size_run(const struct duck_shape *s, uint32_t run)
 {
     struct duck__run r = {.bank = s->run[run].bank, .first = s->run[run].first, .count = s->run[run].count};
     size_t hidden_blocks = (s->hidden + FP9_BLOCK - 1) / FP9_BLOCK;
-    r.gate_up_panel = fp9_panel_bytes(FP9_FP9, s->hidden);
-    r.down_quad = fp9_quad_bytes(FP9_FP9, 8 * (size_t)r.count);
-    r.weight_bytes =
-        2 * (size_t)r.count * r.gate_up_panel + (s->hidden / 8 + FP9_QUAD - 1) / FP9_QUAD * r.down_quad;
+    r.gate_up_panel = fp9_panel_bytes(s->format, s->hidden);
+    r.down_quad = fp9_quad_bytes(s->format, 8 * (size_t)r.count);
+    r.weight_bytes = 2 * (size_t)r.count * r.gate_up_panel + duck__quads(s->hidden) * r.down_quad;
     r.column_blocks = (8 * (size_t)r.count + FP9_BLOCK - 8 + FP9_BLOCK - 1) / FP9_BLOCK;
     size_t scale_bytes = 3 * r.column_blocks * hidden_blocks * sizeof(float);
-    r.expert_bytes = r.weight_bytes + (scale_bytes + 63) / 64 * 64;
+    r.marks_at = r.weight_bytes + (scale_bytes + 63) / 64 * 64;
+    size_t marks = s->format == FP9_E4M3
+                       ? 2 * r.count * hidden_blocks + duck__quads(s->hidden) * fp9_down_marks(r.count)
+                       : 0;
+    r.expert_bytes = r.marks_at + (marks * sizeof(uint16_t) + 63) / 64 * 64;
     return r;
 }
 
@@ -58,6 +60,7 @@ static struct duck_core *lay_out_head(struct duck__arena *a, const struct duck_s
     *d = (struct duck_core){.hidden = s->hidden,
                             .banks = s->banks,
                             .runs = s->runs,
+                            .format = s->format,
                             .hidden_blocks = (s->hidden + FP9_BLOCK - 1) / FP9_BLOCK,
                             .bank = bank,
                             .run = run,
@@ -117,7 +120,7 @@ struct duck_core *duck_core_init_head(void *head, const struct duck_shape *shape
 
 void duck_core_place_run(struct duck_core *d, uint32_t run, uint8_t *memory)
 {
-    struct duck_shape s = {.hidden = d->hidden, .banks = d->banks, .bank = d->bank};
+    struct duck_shape s = {.hidden = d->hidden, .banks = d->banks, .bank = d->bank, .format = d->format};
     struct duck__arena a = {.memory = memory};
     place_run(&a, &s, &d->run[run]);
 }

@@ -29,6 +29,7 @@ struct duck_shape {
     const struct duck_bank_shape *bank; // (banks)
     uint32_t runs;
     const struct duck_run *run; // (runs), ascending by (bank, first), not overlapping
+    enum fp9_format format;     // of all weights; the same results either way
 };
 
 struct duck_core;
@@ -64,15 +65,19 @@ enum duck_matrix { DUCK_GATE, DUCK_UP, DUCK_DOWN };
  * this expert's column 0 inside the tensor, a multiple of 8 (non-zero only for the parts of a wide shared
  * expert), `tensor_width` the tensor's intermediate width. Element (r, c) counts code x scale[r/128][c/128]
  * in the tensor's own coordinates, whatever the cut. Returns 0, DUCK_BAD_WEIGHT: a NaN, or DUCK_BAD_SCALE: a
- * scale that is not a positive normal number below 2^112; *where is then its element index in `data` or
- * `scales`. */
+ * scale that is not a positive normal number below duck_scale_end(); *where is then its element index in
+ * `data` or `scales`. */
 enum { DUCK_BAD_WEIGHT = -1, DUCK_BAD_SCALE = -2 };
+static inline float duck_scale_end(enum fp9_format f) // packed it is still a number
+{
+    return f == FP9_E4M3 ? 0x1p104f : 0x1p112f;
+}
 int duck_core_load_e4m3(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
                         const uint8_t *data, const uint8_t *scales, uint32_t column, uint32_t tensor_width,
                         uint64_t *where);
 /* The same from fp32 or bf16 elements: each 128 x 128 block of the tensor is scaled by a power of two so that
  * its largest magnitude lies in [2^14, 2^15) and rounded to fp9 (what that loses: docs/format.md).
- * DUCK_BAD_WEIGHT: not finite, or 2^126 and beyond. */
+ * DUCK_BAD_WEIGHT: not finite, or 2^126 and beyond; or the core holds e4m3, which takes e4m3 only. */
 int duck_core_load_float(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
                          const uint8_t *data, int is_bf16, uint32_t column, uint32_t tensor_width,
                          uint64_t *where);
@@ -155,7 +160,7 @@ uint32_t duck_work_row_tasks(const struct duck_work *w, uint32_t subtree, uint32
 /* Most DOWN_ROWS tasks a step can have. */
 uint32_t duck_work_max_row_tasks(const struct duck_core *d);
 
-/* Expert reads of the step: distinct (expert, run) pairs and the fp9 bytes behind them. */
+/* Expert reads of the step: distinct (expert, run) pairs and the bytes of packed weights behind them. */
 void duck_work_reads(const struct duck_work *w, uint64_t *experts, uint64_t *bytes);
 
 #endif

@@ -1,11 +1,13 @@
 /* duck_core_internal.h: how a duck's memory is laid out; shared by the files of duck_core only.
  *
  * Of each run, expert after expert in ascending id, in the order a step reads it: gate panel 0, up panel 0,
- * gate panel 1, ..., then the quads of down, then the packed scales of gate, up and down. */
+ * gate panel 1, ..., then the quads of down, then the packed scales of gate, up and down, then, of e4m3, the
+ * marks (fp9/fp9.h) of gate and up, a row for each panel, and of down, a row for each quad. */
 #ifndef DUCK_DUCK_CORE_INTERNAL_H
 #define DUCK_DUCK_CORE_INTERNAL_H
 
 #include "duck/duck_core.h"
+#include "fp9/fp9_down.h"
 
 struct duck__run {
     uint32_t bank, first, count; // slices
@@ -13,12 +15,14 @@ struct duck__run {
     uint32_t *column; // (experts) position of the run's first column in its 128-block of the tensor
     size_t gate_up_panel, down_quad; // bytes of one panel, of four
     size_t weight_bytes;             // of one expert: what a step reads
-    size_t expert_bytes;             // with scales and padding
+    size_t marks_at;                 // of its marks, from its weights on
+    size_t expert_bytes;             // with scales, marks and padding
     size_t column_blocks;            // most 128-blocks that the run's columns touch
 };
 
 struct duck_core {
     const struct fp9_kernels *k;
+    enum fp9_format format;
     uint32_t hidden, banks, runs;
     size_t hidden_blocks;
     struct duck_bank_shape *bank; // (banks)
@@ -47,6 +51,25 @@ static inline float *duck__scales(const struct duck_core *d, const struct duck__
 {
     uint8_t *base = r->experts + expert * r->expert_bytes + r->weight_bytes;
     return (float *)(void *)base + (size_t)which * r->column_blocks * d->hidden_blocks;
+}
+
+/* gate and up: (panels, hidden_blocks); down: (quads, fp9_down_marks(slices)). */
+static inline uint16_t *duck__marks(const struct duck_core *d, const struct duck__run *r, uint32_t expert,
+                                    enum duck_matrix which)
+{
+    uint8_t *base = r->experts + expert * r->expert_bytes + r->marks_at;
+    return (uint16_t *)(void *)base + (size_t)which * r->count * d->hidden_blocks;
+}
+
+static inline size_t duck__mark_stride(const struct duck_core *d, const struct duck__run *r,
+                                       enum duck_matrix which)
+{
+    return which == DUCK_DOWN ? fp9_down_marks(r->count) : d->hidden_blocks;
+}
+
+static inline size_t duck__quads(uint32_t hidden)
+{
+    return (hidden / 8 + FP9_QUAD - 1) / FP9_QUAD;
 }
 
 /* The runs of a bank: [first, *end). */

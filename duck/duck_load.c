@@ -68,6 +68,25 @@ static size_t packed_stride(const struct duck_core *d, const struct duck_part *p
     return p->which == DUCK_DOWN ? d->run[p->run].column_blocks : d->hidden_blocks;
 }
 
+/* Of e4m3: no tile of the part has subnormals, until load_strips() finds some. */
+static void clear_marks(const struct duck_core *d, const struct duck_part *p)
+{
+    const struct duck__run *run = &d->run[p->run];
+    size_t rows = p->which == DUCK_DOWN ? duck__quads(d->hidden) : run->count;
+    if (d->format != FP9_E4M3) return;
+    memset(duck__marks(d, run, p->expert, p->which), 0,
+           rows * duck__mark_stride(d, run, p->which) * sizeof(uint16_t));
+}
+
+/* Strips that share a mark may be packed by several cores. */
+static void mark(const struct duck_core *d, const struct duck_part *p, size_t panel, size_t strip, int tiles)
+{
+    const struct duck__run *run = &d->run[p->run];
+    size_t row = p->which == DUCK_DOWN ? panel / FP9_QUAD : panel;
+    uint16_t *at = duck__marks(d, run, p->expert, p->which) + row * duck__mark_stride(d, run, p->which);
+    __atomic_fetch_or(at + strip / 4, (uint16_t)(tiles << strip % 4 * 4), __ATOMIC_RELAXED);
+}
+
 int duck_core_load_scales(struct duck_core *d, const struct duck_part *p, uint64_t *where)
 {
     struct duck__run *run = &d->run[p->run];
@@ -76,16 +95,18 @@ int duck_core_load_scales(struct duck_core *d, const struct duck_part *p, uint64
     size_t rows = p->which == DUCK_DOWN ? d->hidden_blocks : columns;
     size_t cols = p->which == DUCK_DOWN ? columns : d->hidden_blocks;
     run->column[p->expert] = p->column;
+    clear_marks(d, p);
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++) {
             float scale;
             size_t i = r * p->scale_stride + c;
             memcpy(&scale, p->scales + 4 * i, sizeof scale);
-            if (!(scale >= 0x1p-126f && scale < 0x1p112f)) {
+            if (!(scale >= 0x1p-126f && scale < duck_scale_end(d->format))) {
                 *where = i;
                 return DUCK_BAD_SCALE;
             }
-            packed[r * packed_stride(d, p) + c] = scale * FP9_W_SCALE;
+            packed[r * packed_stride(d, p) + c] =
+                scale * (d->format == FP9_E4M3 ? FP9_E4M3_SCALE : FP9_W_SCALE);
         }
     return 0;
 }
@@ -136,16 +157,23 @@ int duck_core_load_strips(struct duck_core *d, const struct duck_part *p, uint32
 {
     const struct duck__run *run = &d->run[p->run];
     size_t inputs = part_cols(d, p), row = 8 * (size_t)panel;
+    if (d->format == FP9_E4M3 && p->element_bytes != 1) {
+        *where = row * p->stride + (size_t)first * FP9_STRIP_INPUTS;
+        return DUCK_BAD_WEIGHT;
+    }
     size_t row_at = p->which == DUCK_DOWN ? 0 : p->column, col_at = p->which == DUCK_DOWN ? p->column : 0;
     const float *scale =
         duck__scales(d, run, p->expert, p->which) + (row_at + row) / FP9_BLOCK * packed_stride(d, p);
     uint8_t *panels = duck__panel(run, p->expert, p->which, panel);
     for (size_t strip = first; strip < (size_t)first + count; strip++) {
-        uint8_t *to = p->which == DUCK_DOWN ? fp9_quad_strip(FP9_FP9, panels, inputs, panel % FP9_QUAD, strip)
-                                            : fp9_panel_strip(FP9_FP9, panels, strip);
-        if (p->element_bytes == 1 && fp9_strip_put_e4m3(FP9_FP9, to, inputs, strip, d->e4m3,
-                                                        p->data + row * p->stride, p->stride) == 0)
-            continue;
+        uint8_t *to = p->which == DUCK_DOWN
+                          ? fp9_quad_strip(d->format, panels, inputs, panel % FP9_QUAD, strip)
+                          : fp9_panel_strip(d->format, panels, strip);
+        int marks = p->element_bytes == 1 ? fp9_strip_put_e4m3(d->format, to, inputs, strip, d->e4m3,
+                                                               p->data + row * p->stride, p->stride)
+                                          : -1;
+        if (marks > 0) mark(d, p, panel, strip, marks);
+        if (marks >= 0) continue;
         int rc = load_strip(p, to, inputs, row, strip, scale, col_at, where); // also says where a NaN is
         if (rc) return rc;
     }

@@ -1,6 +1,5 @@
 /* duck_work.c: one step: tokens grouped by expert, cut into tasks. */
 #include "duck/duck_core_internal.h"
-#include "fp9/fp9_down.h"
 
 #include <string.h>
 
@@ -193,6 +192,7 @@ static void plan_down(struct duck_work *w, struct part *p)
         p->expert[i] = (struct fp9_down_expert){
             .panels = duck__panel(r, a->expert, DUCK_DOWN, 0),
             .scales = duck__scales(d, r, a->expert, DUCK_DOWN),
+            .marks = d->format == FP9_E4M3 ? duck__marks(d, r, a->expert, DUCK_DOWN) : NULL,
             .column = r->column[a->expert],
             .pair = a->pair,
             .pairs = a->pairs,
@@ -203,6 +203,7 @@ static void plan_down(struct duck_work *w, struct part *p)
         .experts = w->actives,
         .first_slice = r->first,
         .slices = r->count,
+        .format = d->format,
         .scale_stride = r->column_blocks,
         .tokens = w->tokens,
         .token = w->token,
@@ -213,7 +214,7 @@ static void plan_down(struct duck_work *w, struct part *p)
         .out_token = d->hidden,
     };
     uint64_t per_expert = w->actives ? w->pairs / w->actives : 0;
-    uint32_t groups = (d->hidden / 8 + FP9_QUAD - 1) / FP9_QUAD;
+    uint32_t groups = (uint32_t)duck__quads(d->hidden);
     uint32_t most = units_per_task(DOWN_BYTES, r->down_quad * w->actives, per_expert, groups);
     uint32_t tasks = (groups + most - 1) / most; // of one size: a small last one would leave a core idle
     // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): no width is below 8, so there is a group
@@ -289,8 +290,7 @@ static void dots(const struct duck_work *w, const struct hidden *h, const struct
     struct fp9_matrix m[2];
     for (int i = 0; i < 2; i++)
         m[i] = (struct fp9_matrix){
-            .panels =
-                duck__panel(r, expert, i ? DUCK_UP : DUCK_GATE, 0) + (size_t)block * fp9_block_bytes(FP9_FP9),
+            .panels = duck__panel(r, expert, i ? DUCK_UP : DUCK_GATE, 0) + block * fp9_block_bytes(d->format),
             .panel_stride = 2 * r->gate_up_panel,
             .scales = duck__scales(d, r, expert, i ? DUCK_UP : DUCK_GATE) + block,
             .scale_stride = d->hidden_blocks,
@@ -298,7 +298,11 @@ static void dots(const struct duck_work *w, const struct hidden *h, const struct
             .panel_count = r->count,
             .first_output = r->column[expert],
             .continues = block > 0,
+            .format = d->format,
+            .mark_stride = d->hidden_blocks,
         };
+    for (int i = 0; i < 2 && d->format == FP9_E4M3; i++)
+        m[i].marks = duck__marks(d, r, expert, i ? DUCK_UP : DUCK_GATE) + block;
     struct fp9_rows x = {w->xs + from, w->xs_stride, w->token + c->pair, c->pairs};
     d->k->dot2(&m[0], &m[1], c->first, c->count, &x, g, u, CHUNK_WIDTH);
 }
@@ -494,7 +498,7 @@ uint32_t duck_work_max_row_tasks(const struct duck_core *d)
         uint32_t first = duck__runs(d, bank, &end);
         if (end - first > most) most = end - first;
     }
-    return most * ((d->hidden / 8 + FP9_QUAD - 1) / FP9_QUAD);
+    return most * (uint32_t)duck__quads(d->hidden);
 }
 
 void duck_work_reads(const struct duck_work *w, uint64_t *experts, uint64_t *bytes)

@@ -30,11 +30,12 @@ static void fill_matrix(struct duck_core *core, uint8_t *data, uint32_t expert, 
     duck_core_load_e4m3(core, 0, expert, which, data, (const uint8_t *)scales, 0, WIDTH, &where);
 }
 
-struct duck_work *kat_begin(const struct fp9_kernels *k, void *core_memory, void *scratch, uint64_t seed)
+struct duck_work *kat_begin(const struct fp9_kernels *k, enum fp9_format format, void *core_memory,
+                            void *scratch, uint64_t seed)
 {
     const struct duck_bank_shape bank = {ROUTED, ALWAYS, WIDTH};
     const struct duck_run run = {0, 0, WIDTH / 8};
-    const struct duck_shape shape = {HIDDEN, 1, &bank, 1, &run};
+    const struct duck_shape shape = {HIDDEN, 1, &bank, 1, &run, format};
     static const int32_t ids[TOKENS * TOP_K] = {0, 1, 1, 2, 0, 2};
     static const float weights[TOKENS * TOP_K] = {0.5f, 0.25f, 0.75f, 1.0f, 0.125f, 2.0f};
     struct duck_core *core = duck_core_init(core_memory, KAT_CORE, &shape, k);
@@ -56,9 +57,9 @@ uint64_t kat_end(const struct duck_work *w)
     return wire_object_hash((const uint8_t *)duck_work_partial(w, 0), TOKENS * HIDDEN * sizeof(float));
 }
 
-uint64_t kat_hash(const struct fp9_kernels *k, void *memory, uint64_t seed)
+uint64_t kat_hash(const struct fp9_kernels *k, enum fp9_format format, void *memory, uint64_t seed)
 {
-    struct duck_work *w = kat_begin(k, memory, (uint8_t *)memory + KAT_CORE, seed);
+    struct duck_work *w = kat_begin(k, format, memory, (uint8_t *)memory + KAT_CORE, seed);
     if (!w) return 0;
     for (int phase = DUCK_PREPARE; phase < DUCK_PHASES; phase++)
         for (uint32_t t = 0; t < duck_work_tasks(w, (enum duck_phase)phase); t++)

@@ -14,11 +14,13 @@
 #define KAT_SCRATCH ((size_t)512 << 10)
 #define KAT_MEMORY (KAT_CORE + KAT_SCRATCH)
 
-uint64_t kat_hash(const struct fp9_kernels *k, void *memory, uint64_t seed);
+/* The same of every format. */
+uint64_t kat_hash(const struct fp9_kernels *k, enum fp9_format format, void *memory, uint64_t seed);
 
 /* The same in two parts, for whoever computes the step in his own way: every task of every phase of the work
  * that kat_begin() returns (in `scratch`), then kat_end(). */
-struct duck_work *kat_begin(const struct fp9_kernels *k, void *core, void *scratch, uint64_t seed);
+struct duck_work *kat_begin(const struct fp9_kernels *k, enum fp9_format format, void *core, void *scratch,
+                            uint64_t seed);
 uint64_t kat_end(const struct duck_work *w);
 
 #endif

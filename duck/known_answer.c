@@ -65,7 +65,7 @@ void duck__kat(struct duck *d, const struct peer *from, const struct wire_header
     k->answer = (struct wire_kat){.seed = ask.seed};
     k->request = *h;
     k->peer = *from;
-    k->work = kat_begin(d->kernels, k->core, k->scratch, ask.seed);
+    k->work = kat_begin(d->kernels, FP9_FP9, k->core, k->scratch, ask.seed);
     k->phase = DUCK_PREPARE;
     if (k->work && !start_phase(d)) finish(d);
 }

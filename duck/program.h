@@ -28,7 +28,7 @@
 
 #include "duck/team.h"
 
-#define PROGRAM_ABI 4u
+#define PROGRAM_ABI 5u
 #define PROGRAM_NOTE 0x4b435544u
 
 #define PROGRAM_STAY UINT32_MAX                // `most`: wait for further tasks

@@ -13,55 +13,69 @@
 #include "duck/duck_core.h"
 #include "host/util/clock.h"
 #include "host/util/pool.h"
-#include "tools/bench_e4m3.h"
 #include "tools/bench_limits.h"
+#include "tools/bench_weights.h"
 
 enum row {
     READ,
     FMA,
     FMA512,
     L2_OURS,
-    L2_PLAIN,
     L2_E4M3,
+    L2_PLAIN,
     STEP,
     HIDDEN,
     DOWN,
+    STEP8,
+    HIDDEN8,
+    DOWN8,
     PLAIN,
-    E4M3,
     ROWS
-}; // HIDDEN, DOWN: parts of STEP
+};
 enum { CACHED_PANELS = 4, FMA_ROUNDS = 2000, CACHED_PASSES = 8, MAX_REPEATS = 101 };
 
 struct options {
     uint32_t hidden, width, experts, top_k, tokens, threads, repeats;
-    int csv, cpu_time, check, rare;
+    int csv, cpu_time, check, rare, has[FP9_FORMATS];
+};
+
+/* The same experts in one format. */
+struct bank {
+    struct duck_core *core;
+    void *memory;
+    size_t bytes, step_bytes;
+    uint8_t *cached;                // panels of each thread's in-cache runs
+    uint16_t *marks;                // of these
+    uint64_t phase_ns[DUCK_PHASES]; // of the last step
 };
 
 struct bench {
     struct options o;
     struct pool *pool;
     const struct fp9_kernels *kernels;
-    struct duck_core *core;
+    struct bank bank[FP9_FORMATS];
+    const struct bank *largest; // what plain reading reads
     struct duck_work *work;
     enum duck_phase phase;
-    void *memory, *scratch;
-    uint8_t *cached, *cached_plain; // panels and rows of each thread's in-cache runs
-    uint8_t *e4m3;                  // as many weights as the bank holds, as such bytes
-    float *x_e4m3, *scales_e4m3;
-    size_t memory_bytes, scratch_bytes, step_bytes;
+    enum fp9_format format; // of the step or dot that is being run
+    void *scratch;
+    uint8_t *cached_plain; // rows of each thread's in-cache runs
+    size_t scratch_bytes;
     float *x, *xs, *weights;
     int32_t *ids;
     uint64_t seed;
     size_t plain_rows, plain_chunk, plain_offset; // of the step's weights, as rows of `hidden`
-    size_t e4m3_bytes, e4m3_offset;
-    uint64_t phase_ns[DUCK_PHASES]; // of the last step
     double seconds[ROWS][MAX_REPEATS];
 };
 
-static const char *const row_names[ROWS] = {"plain reading",   "FMA peak (AVX2)",   "FMA peak (AVX-512)",
-                                            "dot, in L2",      "plain F16C, in L2", "e4m3 dot, in L2",
-                                            "duck step",       "  gate and up",     "  down",
-                                            "plain F16C GEMV", "e4m3 GEMV"};
+static const char *const row_names[ROWS] = {
+    "plain reading",     "FMA peak (AVX2)", "FMA peak (AVX-512)", "dot, in L2", "e4m3 dot, in L2",
+    "plain F16C, in L2", "duck step",       "  gate and up",      "  down",     "e4m3 duck step",
+    "  gate and up",     "  down",          "plain F16C GEMV"};
+/* The format that a row is of; FP9_FORMATS: of none. */
+static const uint8_t row_format[ROWS] = {FP9_FORMATS, FP9_FORMATS, FP9_FORMATS, FP9_FP9, FP9_E4M3,
+                                         FP9_FORMATS, FP9_FP9,     FP9_FP9,     FP9_FP9, FP9_E4M3,
+                                         FP9_E4M3,    FP9_E4M3,    FP9_FORMATS};
 static volatile uint64_t sink;
 
 static uint32_t below(struct bench *b, uint32_t n) // xorshift64
@@ -101,26 +115,15 @@ static uint64_t now(const struct bench *b)
 
 static size_t read_pieces(const struct bench *b)
 {
-    return (b->memory_bytes + READ_PIECE - 1) / READ_PIECE;
+    return (b->largest->bytes + READ_PIECE - 1) / READ_PIECE;
 }
 
 static void read_piece(void *arg, size_t task, unsigned worker)
 {
     (void)worker;
     const struct bench *b = arg;
-    size_t from = task * READ_PIECE, left = (b->memory_bytes - from) / 128 * 128;
-    sink += limits_read((const uint8_t *)b->memory + from, left < READ_PIECE ? left : READ_PIECE);
-}
-
-/* Bytes of what one call of e4m3_dot() reads. */
-static size_t e4m3_chunk_bytes(const struct bench *b)
-{
-    return (size_t)8 * E4M3_PANELS * b->o.hidden;
-}
-
-static size_t e4m3_chunks(const struct bench *b) // of one token's experts
-{
-    return b->plain_rows / (8u * E4M3_PANELS);
+    size_t from = task * READ_PIECE, left = (b->largest->bytes - from) / 128 * 128;
+    sink += limits_read((const uint8_t *)b->largest->memory + from, left < READ_PIECE ? left : READ_PIECE);
 }
 
 static void fma_share(void *arg, size_t task, unsigned worker)
@@ -141,9 +144,12 @@ static void cached_dot(void *arg, size_t task, unsigned worker)
     (void)worker;
     const struct bench *b = arg;
     static const float scales[1024];
-    size_t panel = fp9_panel_bytes(FP9_FP9, b->o.hidden);
+    size_t panel = fp9_panel_bytes(b->format, b->o.hidden), blocks = (b->o.hidden + 127) / 128;
     float y[8 * CACHED_PANELS];
-    struct fp9_matrix m = {.panels = b->cached + task * CACHED_PANELS * panel,
+    struct fp9_matrix m = {.format = b->format,
+                           .panels = b->bank[b->format].cached + task * CACHED_PANELS * panel,
+                           .marks = b->bank[b->format].marks + task * CACHED_PANELS * blocks,
+                           .mark_stride = blocks,
                            .panel_stride = panel,
                            .scales = scales,
                            .inputs = b->o.hidden,
@@ -164,32 +170,13 @@ static void cached_plain(void *arg, size_t task, unsigned worker)
         sink += limits_plain_f16c(at, at + bodies, rows, b->o.hidden, b->x) == 0.0f;
 }
 
-static void cached_e4m3(void *arg, size_t task, unsigned worker)
-{
-    (void)worker;
-    const struct bench *b = arg;
-    float y[8 * E4M3_PANELS];
-    for (int pass = 0; pass < CACHED_PASSES; pass++)
-        e4m3_dot(b->e4m3 + task * e4m3_chunk_bytes(b), b->o.hidden, b->scales_e4m3, b->x_e4m3, y);
-    sink += (uint64_t)(y[0] == 0.0f);
-}
-
-static void e4m3_chunk(void *arg, size_t task, unsigned worker)
-{
-    (void)worker;
-    const struct bench *b = arg;
-    float y[8 * E4M3_PANELS];
-    e4m3_dot(b->e4m3 + b->e4m3_offset + task * e4m3_chunk_bytes(b), b->o.hidden, b->scales_e4m3, b->x_e4m3,
-             y);
-    sink += (uint64_t)(y[0] == 0.0f);
-}
-
 static void plain_chunk(void *arg, size_t task, unsigned worker)
 {
     (void)worker;
     const struct bench *b = arg;
     size_t rows = b->plain_chunk, bodies = rows * b->o.hidden;
-    const uint8_t *at = (const uint8_t *)b->memory + b->plain_offset + task * (bodies * 9 / 8) / 64 * 64;
+    const uint8_t *at =
+        (const uint8_t *)b->largest->memory + b->plain_offset + task * (bodies * 9 / 8) / 64 * 64;
     sink += limits_plain_f16c(at, at + bodies, rows, b->o.hidden, b->x) == 0.0f;
 }
 
@@ -213,18 +200,23 @@ static void draw_experts(struct bench *b)
 static void run_step(struct bench *b)
 {
     struct duck_step step = {0, b->o.tokens, b->o.top_k, b->x, b->ids, b->weights};
-    b->work = duck_work_begin(b->core, b->scratch, b->scratch_bytes, &step);
+    struct bank *bank = &b->bank[b->format];
+    b->work = duck_work_begin(bank->core, b->scratch, b->scratch_bytes, &step);
     for (int phase = 0; phase < DUCK_PHASES; phase++) {
         uint64_t start = now(b);
         b->phase = (enum duck_phase)phase;
         pool_run(b->pool, step_task, b, duck_work_tasks(b->work, b->phase));
-        b->phase_ns[phase] = now(b) - start;
+        bank->phase_ns[phase] = now(b) - start;
     }
+    uint64_t experts, bytes;
+    duck_work_reads(b->work, &experts, &bytes);
+    bank->step_bytes = bytes;
     sink += duck_work_partial(b->work, 0)[0] == 0.0f;
 }
 
 static void run_row(struct bench *b, enum row row)
 {
+    if (row_format[row] < FP9_FORMATS) b->format = (enum fp9_format)row_format[row];
     switch (row) {
     case READ:
         pool_run(b->pool, read_piece, b, read_pieces(b));
@@ -236,18 +228,14 @@ static void run_row(struct bench *b, enum row row)
         if (limits_has_avx512()) pool_run(b->pool, fma512_share, b, b->o.threads);
         break;
     case L2_OURS:
+    case L2_E4M3:
         pool_run(b->pool, cached_dot, b, b->o.threads);
         break;
     case L2_PLAIN:
         pool_run(b->pool, cached_plain, b, b->o.threads);
         break;
-    case L2_E4M3:
-        pool_run(b->pool, cached_e4m3, b, b->o.threads);
-        break;
-    case E4M3:
-        pool_run(b->pool, e4m3_chunk, b, e4m3_chunks(b));
-        break;
     case STEP:
+    case STEP8:
         run_step(b);
         break;
     case PLAIN:
@@ -255,32 +243,37 @@ static void run_row(struct bench *b, enum row row)
         break;
     case HIDDEN: // measured with the step
     case DOWN:
+    case HIDDEN8:
+    case DOWN8:
     case ROWS:
         break;
     }
 }
 
+/* Whether a row is there: its format was asked for, this CPU has what it needs. */
+static int has_row(const struct bench *b, enum row row)
+{
+    if (row == FMA512 && !limits_has_avx512()) return 0;
+    return row_format[row] == FP9_FORMATS || b->o.has[row_format[row]];
+}
+
 static void repeat(struct bench *b, uint32_t index)
 {
     draw_experts(b);
-    size_t plain_bytes = b->plain_rows * b->o.hidden * 9 / 8;
-    b->plain_offset = b->memory_bytes > plain_bytes
-                          ? (size_t)below(b, (uint32_t)((b->memory_bytes - plain_bytes) / 64 + 1)) * 64
-                          : 0;
-    size_t e4m3_step = e4m3_chunks(b) * e4m3_chunk_bytes(b);
-    b->e4m3_offset =
-        below(b, (uint32_t)((b->e4m3_bytes - e4m3_step) / e4m3_chunk_bytes(b)) + 1) * e4m3_chunk_bytes(b);
+    size_t plain_bytes = b->plain_rows * b->o.hidden * 9 / 8, memory = b->largest->bytes;
+    b->plain_offset =
+        memory > plain_bytes ? (size_t)below(b, (uint32_t)((memory - plain_bytes) / 64 + 1)) * 64 : 0;
     for (int row = 0; row < ROWS; row++) {
+        if (!has_row(b, (enum row)row)) continue;
         if (row == L2_OURS || row == L2_PLAIN || row == L2_E4M3) run_row(b, (enum row)row); // fills the cache
         uint64_t start = now(b);
         run_row(b, (enum row)row);
         b->seconds[row][index] = (double)(now(b) - start) * 1e-9;
     }
-    b->seconds[HIDDEN][index] = (double)b->phase_ns[DUCK_HIDDEN] * 1e-9;
-    b->seconds[DOWN][index] = (double)b->phase_ns[DUCK_DOWN_ROWS] * 1e-9;
-    uint64_t experts, bytes;
-    duck_work_reads(b->work, &experts, &bytes);
-    b->step_bytes = bytes;
+    for (int f = 0; f < FP9_FORMATS; f++) {
+        b->seconds[f == FP9_E4M3 ? HIDDEN8 : HIDDEN][index] = (double)b->bank[f].phase_ns[DUCK_HIDDEN] * 1e-9;
+        b->seconds[f == FP9_E4M3 ? DOWN8 : DOWN][index] = (double)b->bank[f].phase_ns[DUCK_DOWN_ROWS] * 1e-9;
+    }
 }
 
 static int by_value(const void *a, const void *b)
@@ -296,69 +289,87 @@ static double median(double *v, uint32_t n)
 }
 
 /* The same random matrix for every expert: what is read does not matter, that it is read does. */
-static void load_experts(struct bench *b)
+static void load_experts(struct bench *b, struct duck_core *core)
 {
     size_t n = (size_t)b->o.width * b->o.hidden;
     size_t blocks = (size_t)((b->o.width + 127) / 128) * ((b->o.hidden + 127) / 128);
     uint8_t *data = aligned(n);
     float *scales = aligned(blocks * sizeof *scales);
-    for (size_t i = 0; i < n; i++) data[i] = (uint8_t)(below(b, 2) * 128 + (b->o.rare ? 1 : below(b, 0x7f)));
+    bench_weights(data, n, b->o.rare);
     for (size_t i = 0; i < blocks; i++) scales[i] = 0x1p-12f;
     for (uint32_t e = 0; e < b->o.experts; e++)
         for (int m = 0; m < 3; m++) {
             uint64_t where;
-            duck_core_load_e4m3(b->core, 0, e, (enum duck_matrix)m, data, (const uint8_t *)scales, 0,
-                                b->o.width, &where);
+            duck_core_load_e4m3(core, 0, e, (enum duck_matrix)m, data, (const uint8_t *)scales, 0, b->o.width,
+                                &where);
         }
     free(data);
     free(scales);
 }
 
-/* Valid codes only: others would be subnormal operands, which the format forbids because they are slow. */
-static void fill_cached(struct bench *b)
+static void fill_cached(struct bench *b, enum fp9_format f)
 {
-    size_t panel = fp9_panel_bytes(FP9_FP9, b->o.hidden), panels = (size_t)CACHED_PANELS * b->o.threads;
-    b->cached = aligned(panels * panel + 4096); // the kernels prefetch a little beyond
-    b->cached_plain = aligned(panels * 9 * b->o.hidden);
+    struct bank *bank = &b->bank[f];
+    size_t panel = fp9_panel_bytes(f, b->o.hidden), panels = (size_t)CACHED_PANELS * b->o.threads;
+    size_t blocks = (b->o.hidden + 127) / 128;
+    uint8_t *rows = aligned(panels * 8 * b->o.hidden);
+    struct fp9_e4m3_table table;
+    fp9_e4m3_table_make(&table);
+    bench_weights(rows, panels * 8 * b->o.hidden, b->o.rare);
+    bank->cached = aligned(panels * panel + 4096); // the kernels prefetch a little beyond
+    bank->marks = aligned(panels * blocks * sizeof *bank->marks);
+    memset(bank->marks, 0, panels * blocks * sizeof *bank->marks);
     for (size_t p = 0; p < panels; p++)
-        for (size_t strip = 0; strip < b->o.hidden / 32; strip++) {
-            uint16_t code[256];
-            for (size_t i = 0; i < 256; i++)
-                code[i] = (uint16_t)(below(b, 2) << 8 | (b->o.rare ? 8 : 8 + below(b, 240)));
-            fp9_strip_put(fp9_panel_strip(FP9_FP9, b->cached + p * panel, strip), b->o.hidden, strip, code);
-        }
-    for (size_t i = 0; i < panels * 9 * b->o.hidden; i++) b->cached_plain[i] = (uint8_t)(8 + below(b, 240));
+        for (size_t strip = 0; strip < b->o.hidden / 32; strip++)
+            bank->marks[p * blocks + strip / 4] |=
+                (uint16_t)(fp9_strip_put_e4m3(f, fp9_panel_strip(f, bank->cached + p * panel, strip),
+                                              b->o.hidden, strip, &table, rows + 8 * p * b->o.hidden,
+                                              b->o.hidden)
+                           << strip % 4 * 4);
+    free(rows);
 }
 
-static void load_e4m3(struct bench *b)
+/* Valid codes only: others would be subnormal operands, which are slow. */
+static void fill_plain(struct bench *b)
 {
-    const size_t blocks = (b->o.hidden + 127) / 128 * E4M3_PANELS;
-    const size_t bank = (size_t)b->o.experts * 3 * b->o.width;
-    const size_t cached_rows = (size_t)b->o.threads * 8 * E4M3_PANELS;
-    b->e4m3_bytes = (bank > cached_rows ? bank : cached_rows) * b->o.hidden;
-    b->e4m3 = aligned(b->e4m3_bytes + 2 * e4m3_chunk_bytes(b)); // the kernel prefetches beyond
-    b->x_e4m3 = aligned(b->o.hidden * sizeof *b->x_e4m3);
-    b->scales_e4m3 = aligned(blocks * sizeof *b->scales_e4m3);
-    for (size_t i = 0; i < b->o.hidden; i++) b->x_e4m3[i] = b->xs[i] * 256;
-    for (size_t i = 0; i < blocks; i++) b->scales_e4m3[i] = 0x1p4f;
-    e4m3_fill(b->e4m3, b->e4m3_bytes);
+    size_t n = (size_t)CACHED_PANELS * b->o.threads * 9 * b->o.hidden;
+    b->cached_plain = aligned(n);
+    for (size_t i = 0; i < n; i++) b->cached_plain[i] = (uint8_t)(8 + below(b, 240));
+}
+
+static struct duck_shape shape_of(const struct bench *b, enum fp9_format f, struct duck_bank_shape *bank,
+                                  struct duck_run *run)
+{
+    *bank = (struct duck_bank_shape){b->o.experts, 0, b->o.width};
+    *run = (struct duck_run){0, 0, b->o.width / 8};
+    return (struct duck_shape){b->o.hidden, 1, bank, 1, run, f};
+}
+
+static void set_up_bank(struct bench *b, enum fp9_format f)
+{
+    struct duck_bank_shape shape;
+    struct duck_run run;
+    struct duck_shape s = shape_of(b, f, &shape, &run);
+    struct bank *bank = &b->bank[f];
+    bank->bytes = duck_core_bytes(&s);
+    bank->memory = aligned(bank->bytes);
+    bank->core = duck_core_init(bank->memory, bank->bytes, &s, b->kernels);
+    load_experts(b, bank->core);
+    fill_cached(b, f);
+    if (!b->largest || bank->bytes > b->largest->bytes) b->largest = bank;
+    b->scratch_bytes = duck_step_scratch_bytes(bank->core, b->o.tokens, b->o.top_k);
 }
 
 static int set_up(struct bench *b)
 {
     struct options *o = &b->o;
-    struct duck_bank_shape bank = {o->experts, 0, o->width};
-    struct duck_run run = {0, 0, o->width / 8};
-    struct duck_shape shape = {o->hidden, 1, &bank, 1, &run};
     struct error err = {{0}};
     if (pool_open(&b->pool, o->threads, &err)) {
         fprintf(stderr, "bench-duck: %s\n", err.text);
         return 1;
     }
-    b->memory_bytes = duck_core_bytes(&shape);
-    b->memory = aligned(b->memory_bytes);
-    b->core = duck_core_init(b->memory, b->memory_bytes, &shape, b->kernels);
-    b->scratch_bytes = duck_step_scratch_bytes(b->core, o->tokens, o->top_k);
+    for (int f = 0; f < FP9_FORMATS; f++)
+        if (o->has[f]) set_up_bank(b, (enum fp9_format)f);
     b->scratch = aligned(b->scratch_bytes);
     b->x = aligned((size_t)o->tokens * o->hidden * sizeof *b->x);
     b->xs = aligned(o->hidden * sizeof *b->xs);
@@ -371,38 +382,42 @@ static int set_up(struct bench *b)
     b->kernels->prepare(b->x, o->hidden, b->xs);
     b->plain_chunk = 8;
     b->plain_rows = (size_t)3 * o->top_k * o->width; // one token's experts
-    load_experts(b);
-    fill_cached(b);
-    load_e4m3(b);
+    fill_plain(b);
     return 0;
 }
 
-/* The same step with every kernel of this CPU. The core is opened anew over weights that stay where they are.
- */
+/* The same step with every kernel of this CPU, in every format. Cores are opened anew over weights that stay
+ * where they are. */
 static int check(struct bench *b)
 {
     static const char *const names[] = {"scalar", "avx2", "avx512"};
-    struct duck_bank_shape bank = {b->o.experts, 0, b->o.width};
-    struct duck_run run = {0, 0, b->o.width / 8};
-    struct duck_shape shape = {b->o.hidden, 1, &bank, 1, &run};
-    size_t subtrees = duck_core_subtrees(b->core, 0, NULL, 0);
-    size_t bytes = subtrees * b->o.tokens * b->o.hidden * sizeof(float);
-    float *first = aligned(bytes);
+    float *first = NULL;
     int differ = 0;
     draw_experts(b);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const struct fp9_kernels *k = fp9_select(names[i]);
+    for (size_t i = 0; i < sizeof names / sizeof names[0] * FP9_FORMATS; i++) {
+        const struct fp9_kernels *k = fp9_select(names[i / FP9_FORMATS]);
+        b->format = (enum fp9_format)(i % FP9_FORMATS);
+        if (!b->o.has[b->format]) continue;
+        const char *format = b->format == FP9_E4M3 ? "e4m3" : "fp9";
         if (!k) {
-            printf("%s: not on this CPU\n", names[i]);
+            printf("%s, %s: not on this CPU\n", names[i / FP9_FORMATS], format);
             continue;
         }
-        b->core = duck_core_init_zeroed(b->memory, b->memory_bytes, &shape, k);
+        struct bank *bank = &b->bank[b->format];
+        struct duck_bank_shape shape;
+        struct duck_run run;
+        struct duck_shape s = shape_of(b, b->format, &shape, &run);
+        bank->core = duck_core_init_zeroed(bank->memory, bank->bytes, &s, k);
+        size_t bytes = duck_core_subtrees(bank->core, 0, NULL, 0) * b->o.tokens * b->o.hidden * sizeof(float);
         run_step(b);
         const float *y = duck_work_partial(b->work, 0);
-        int same = i == 0 || memcmp(first, y, bytes) == 0;
-        if (i == 0) memcpy(first, y, bytes);
-        printf("%s: %s\n", names[i], i == 0 ? "the reference" : same ? "the same bits" : "OTHER BITS");
-        differ |= !same;
+        int same = first && memcmp(first, y, bytes) == 0;
+        printf("%s, %s: %s\n", k->name, format,
+               !first ? "the reference"
+               : same ? "the same bits"
+                      : "OTHER BITS");
+        differ |= first && !same;
+        if (!first) memcpy(first = aligned(bytes), y, bytes);
     }
     free(first);
     return differ;
@@ -413,29 +428,25 @@ static void report(struct bench *b)
     struct options *o = &b->o;
     double time[ROWS], gb[ROWS] = {0}, gflop[ROWS] = {0};
     for (int row = 0; row < ROWS; row++) time[row] = median(b->seconds[row], o->repeats);
-    double cached =
-        (double)o->threads * CACHED_PASSES * CACHED_PANELS * (double)fp9_panel_bytes(FP9_FP9, o->hidden);
-    double cached_e4m3 = (double)o->threads * CACHED_PASSES * (double)e4m3_chunk_bytes(b);
+    double dots = (double)o->threads * CACHED_PASSES * CACHED_PANELS;
     double macs = 3.0 * o->top_k * o->width * o->hidden;
-    size_t read_bytes = b->memory_bytes / 128 * 128;
+    size_t read_bytes = b->largest->bytes / 128 * 128;
     gb[READ] = (double)read_bytes / time[READ] * 1e-9;
-    gb[L2_OURS] = cached / time[L2_OURS] * 1e-9;
-    gb[L2_PLAIN] = cached / time[L2_PLAIN] * 1e-9;
-    gb[STEP] = (double)b->step_bytes / time[STEP] * 1e-9;
-    gb[HIDDEN] = (double)b->step_bytes * 2 / 3 / time[HIDDEN] * 1e-9;
-    gb[DOWN] = (double)b->step_bytes / 3 / time[DOWN] * 1e-9;
-    gb[L2_E4M3] = cached_e4m3 / time[L2_E4M3] * 1e-9;
-    gb[E4M3] = (double)(e4m3_chunks(b) * e4m3_chunk_bytes(b)) / time[E4M3] * 1e-9;
+    gb[L2_PLAIN] = dots * (double)fp9_panel_bytes(FP9_FP9, o->hidden) / time[L2_PLAIN] * 1e-9;
     gb[PLAIN] = macs * 9 / 8 / time[PLAIN] * 1e-9;
+    for (int row = L2_OURS; row < PLAIN; row++) {
+        if (row == L2_PLAIN || !o->has[row_format[row]]) continue;
+        double part = row == HIDDEN || row == HIDDEN8 ? 2.0 / 3 : row == DOWN || row == DOWN8 ? 1.0 / 3 : 1;
+        double bytes = row < STEP
+                           ? dots * (double)fp9_panel_bytes((enum fp9_format)row_format[row], o->hidden)
+                           : part * (double)b->bank[row_format[row]].step_bytes;
+        double flop = row < STEP ? dots * 8 * o->hidden * 2 : part * 2 * macs * o->tokens;
+        gb[row] = bytes / time[row] * 1e-9;
+        gflop[row] = flop / time[row] * 1e-9;
+    }
     gflop[FMA] = (double)FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads / time[FMA] * 1e-9;
     gflop[FMA512] = 2.0 * FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads / time[FMA512] * 1e-9;
-    gflop[L2_OURS] = cached * 8 / 9 * 2 / time[L2_OURS] * 1e-9;
-    gflop[L2_PLAIN] = cached * 8 / 9 * 2 / time[L2_PLAIN] * 1e-9;
-    gflop[STEP] = 2 * macs * o->tokens / time[STEP] * 1e-9;
-    gflop[HIDDEN] = gflop[STEP] * 2 / 3 * time[STEP] / time[HIDDEN];
-    gflop[DOWN] = gflop[STEP] / 3 * time[STEP] / time[DOWN];
-    gflop[L2_E4M3] = 2 * gb[L2_E4M3];
-    gflop[E4M3] = 2 * gb[E4M3];
+    gflop[L2_PLAIN] = dots * 8 * o->hidden * 2 / time[L2_PLAIN] * 1e-9;
     gflop[PLAIN] = 2 * macs / time[PLAIN] * 1e-9;
     if (o->csv)
         printf("hidden,width,experts,top_k,tokens,threads,kernels,row,us,gb_s,read_percent,gflop_s,fma_"
@@ -448,7 +459,7 @@ static void report(struct bench *b)
             o->threads > 1 ? "s" : "", b->kernels->name, o->repeats, "", "time (us)", "GB/s", "of read",
             "GFLOP/s", "of FMA");
     for (int row = 0; row < ROWS; row++) {
-        if (row == FMA512 && !limits_has_avx512()) continue;
+        if (!has_row(b, (enum row)row)) continue;
         double read = 100 * gb[row] / gb[READ], fma = 100 * gflop[row] / gflop[FMA];
         if (o->csv)
             printf("%u,%u,%u,%u,%u,%u,%s,\"%s\",%.2f,%.2f,%.1f,%.2f,%.1f\n", o->hidden, o->width, o->experts,
@@ -474,8 +485,9 @@ static void usage(FILE *f)
         "  --threads N    threads (1)\n"
         "  --repeat N     interleaved repetitions, 1..101 (21)\n"
         "  --kernels K    scalar, avx2 or avx512 (the best)\n"
-        "  --rare         weights of the smallest magnitude only\n"
-        "  --check        compute one step with every kernel and compare bits instead\n"
+        "  --format F     fp9 or e4m3 (both, side by side)\n"
+        "  --rare         weights of the smallest magnitude only, subnormals of e4m3\n"
+        "  --check        compute one step with every kernel and format and compare bits instead\n"
         "  --cpu-time     count CPU time, one thread only: for machines that are busy with other things\n"
         "  --csv          comma-separated values\n");
 }
@@ -483,15 +495,13 @@ static void usage(FILE *f)
 static int parse(int argc, char **argv, struct options *o, const char **kernels)
 {
     static const struct option longs[] = {
-        {"hidden", 1, NULL, 'h'},   {"width", 1, NULL, 'w'},
-        {"experts", 1, NULL, 'e'},  {"top-k", 1, NULL, 'k'},
-        {"tokens", 1, NULL, 't'},   {"threads", 1, NULL, 'p'},
-        {"repeat", 1, NULL, 'r'},   {"kernels", 1, NULL, 'i'},
-        {"cpu-time", 0, NULL, 'u'}, {"check", 0, NULL, 'x'},
-        {"rare", 0, NULL, 'y'},     {"csv", 0, NULL, 'c'},
-        {"help", 0, NULL, '?'},     {0},
+        {"hidden", 1, NULL, 'h'}, {"width", 1, NULL, 'w'},   {"experts", 1, NULL, 'e'},
+        {"top-k", 1, NULL, 'k'},  {"tokens", 1, NULL, 't'},  {"threads", 1, NULL, 'p'},
+        {"repeat", 1, NULL, 'r'}, {"kernels", 1, NULL, 'i'}, {"cpu-time", 0, NULL, 'u'},
+        {"check", 0, NULL, 'x'},  {"rare", 0, NULL, 'y'},    {"csv", 0, NULL, 'c'},
+        {"format", 1, NULL, 'f'}, {"help", 0, NULL, '?'},    {0},
     };
-    *o = (struct options){7168, 64, 256, 8, 1, 1, 21, 0, 0, 0, 0};
+    *o = (struct options){7168, 64, 256, 8, 1, 1, 21, 0, 0, 0, 0, {1, 1}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         uint32_t n = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
         switch (c) {
@@ -531,6 +541,11 @@ static int parse(int argc, char **argv, struct options *o, const char **kernels)
         case 'c':
             o->csv = 1;
             break;
+        case 'f':
+            o->has[FP9_FP9] = strcmp(optarg, "fp9") == 0;
+            o->has[FP9_E4M3] = strcmp(optarg, "e4m3") == 0;
+            if (!o->has[FP9_FP9] && !o->has[FP9_E4M3]) return -1;
+            break;
         default:
             return -1;
         }
@@ -567,13 +582,13 @@ int main(int argc, char **argv)
         report(&b);
     }
     pool_close(b.pool);
-    free(b.memory);
+    for (int f = 0; f < FP9_FORMATS; f++) {
+        free(b.bank[f].memory);
+        free(b.bank[f].cached);
+        free(b.bank[f].marks);
+    }
     free(b.scratch);
-    free(b.cached);
     free(b.cached_plain);
-    free(b.e4m3);
-    free(b.x_e4m3);
-    free(b.scales_e4m3);
     free(b.x);
     free(b.xs);
     free(b.ids);

@@ -186,7 +186,7 @@ static void prepare(struct core *c)
     c->speed = speed_raise(&msr_machine);
     uint64_t share = arena_bytes / cores_count / 64 * 64, from = c->index * share;
     if (c->index + 1 == cores_count) share = arena_bytes - from;
-    c->kat = kat_hash(fp9_select(NULL), arena + c->index * KAT_MEMORY, KAT_SEED);
+    c->kat = kat_hash(fp9_select(NULL), FP9_FP9, arena + c->index * KAT_MEMORY, KAT_SEED);
     meet(1);
     in_pieces(c, arena + from, share, fill);
     meet(2);

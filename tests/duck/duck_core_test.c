@@ -162,8 +162,8 @@ static void reduce(const struct node *nodes, size_t count, uint32_t slices, size
 }
 
 /* The bank on `ducks` ducks, slices dealt in uneven runs; with `split` every duck holds two runs. */
-static void through_ducks(const struct bank *b, const struct duck_step *step, uint32_t ducks, int split,
-                          const struct fp9_kernels *k, float *y)
+static void through_ducks(const struct bank *b, enum fp9_format f, const struct duck_step *step,
+                          uint32_t ducks, int split, const struct fp9_kernels *k, float *y)
 {
     struct duck duck[MAX_DUCKS];
     struct node nodes[MAX_NODES];
@@ -182,7 +182,7 @@ static void through_ducks(const struct bank *b, const struct duck_step *step, ui
             run[0].count += run[1].count;
             runs = 1;
         }
-        struct duck_shape shape = {b->hidden, 1, &bank, runs, run};
+        struct duck_shape shape = {b->hidden, 1, &bank, runs, run, f};
         duck[i] = open_duck(&shape, step->tokens, step->top_k, k);
         load_bank(duck[i].core, b, 0);
         struct duck_work *w = run_step(&duck[i], step);
@@ -195,7 +195,8 @@ static void through_ducks(const struct bank *b, const struct duck_step *step, ui
         assert_true(runs == 0 || (experts >= runs * (step->top_k + b->always) && read > 0));
         bytes += read;
     }
-    assert_true(bytes >= (uint64_t)(step->top_k + b->always) * 3 * b->hidden * b->width * 9 / 8);
+    assert_true(bytes >=
+                (uint64_t)(step->top_k + b->always) * 3 * b->hidden * b->width * (f == FP9_E4M3 ? 8 : 9) / 8);
     reduce(nodes, count, slices, (size_t)step->tokens * b->hidden, y);
     for (uint32_t i = 0; i < ducks; i++) close_duck(&duck[i]);
 }
@@ -287,12 +288,15 @@ static void any_cut_same_bits(void **state)
         struct step_data s = make_step(&b, shapes[i].tokens, shapes[i].top_k, &seed);
         size_t n = (size_t)shapes[i].tokens * b.hidden;
         float *a = malloc(n * sizeof *a), *c = malloc(n * sizeof *c);
-        through_ducks(&b, &s.step, 1, 0, &fp9_scalar, a);
+        through_ducks(&b, FP9_FP9, &s.step, 1, 0, &fp9_scalar, a);
         assert_close(&b, &s.step, a);
-        for (size_t d = 0; d < sizeof ducks / sizeof ducks[0]; d++) {
-            through_ducks(&b, &s.step, ducks[d], ducks[d] % 2, &fp9_avx2, c);
-            assert_same_bits(a, c, n, "avx2", ducks[d]);
-        }
+        through_ducks(&b, FP9_E4M3, &s.step, 1, 0, &fp9_scalar, c);
+        assert_same_bits(a, c, n, "scalar, e4m3", 1);
+        for (size_t d = 0; d < sizeof ducks / sizeof ducks[0]; d++)
+            for (int f = 0; f < FP9_FORMATS; f++) {
+                through_ducks(&b, (enum fp9_format)f, &s.step, ducks[d], ducks[d] % 2, &fp9_avx2, c);
+                assert_same_bits(a, c, n, f == FP9_E4M3 ? "avx2, e4m3" : "avx2", ducks[d]);
+            }
         free(a);
         free(c);
         free_step(&s);
@@ -309,22 +313,24 @@ static void many_tokens_same_bits(void **state)
     struct bank b = make_bank(HIDDEN, 32, 1, 64, &seed);
     struct step_data s = make_step(&b, TOKENS, TOP_K, &seed);
     float *all = malloc(sizeof(float) * TOKENS * HIDDEN), one[HIDDEN];
-    through_ducks(&b, &s.step, 1, 0, &fp9_avx2, all);
-    struct duck_bank_shape bank = {32, 1, 64};
-    struct duck_run run = {0, 0, 8};
-    struct duck_shape shape = {HIDDEN, 1, &bank, 1, &run};
-    struct duck d = open_duck(&shape, 1, TOP_K, &fp9_avx2);
-    load_bank(d.core, &b, 0);
-    for (uint32_t t = 0; t < TOKENS; t++) {
-        struct duck_step step = {0, 1, TOP_K, s.x + t * HIDDEN, s.ids + t * TOP_K, s.weights + t * TOP_K};
-        memcpy(one, duck_work_partial(run_step(&d, &step), 0), sizeof one);
-        assert_same_bits(all + t * HIDDEN, one, HIDDEN, "token alone", t);
-        uint64_t experts, bytes;
-        duck_work_reads(d.scratch, &experts, &bytes);
-        assert_int_equal(experts, TOP_K + 1);
-        assert_int_equal(bytes, (TOP_K + 1) * 3 * 8 * 8 * HIDDEN * 9 / 8);
+    through_ducks(&b, FP9_FP9, &s.step, 1, 0, &fp9_avx2, all);
+    for (int f = 0; f < FP9_FORMATS; f++) {
+        struct duck_bank_shape bank = {32, 1, 64};
+        struct duck_run run = {0, 0, 8};
+        struct duck_shape shape = {HIDDEN, 1, &bank, 1, &run, (enum fp9_format)f};
+        struct duck d = open_duck(&shape, 1, TOP_K, &fp9_avx2);
+        load_bank(d.core, &b, 0);
+        for (uint32_t t = 0; t < TOKENS; t++) {
+            struct duck_step step = {0, 1, TOP_K, s.x + t * HIDDEN, s.ids + t * TOP_K, s.weights + t * TOP_K};
+            memcpy(one, duck_work_partial(run_step(&d, &step), 0), sizeof one);
+            assert_same_bits(all + t * HIDDEN, one, HIDDEN, "token alone", t);
+            uint64_t experts, bytes;
+            duck_work_reads(d.scratch, &experts, &bytes);
+            assert_int_equal(experts, TOP_K + 1);
+            assert_int_equal(bytes, (TOP_K + 1) * 3 * 8 * 8 * HIDDEN * (f == FP9_E4M3 ? 8 : 9) / 8);
+        }
+        close_duck(&d);
     }
-    close_duck(&d);
     free(all);
     free_step(&s);
     free_bank(&b);
@@ -339,7 +345,7 @@ static void bad_activations_stay_harmless(void **state)
     s.x[5] = NAN;
     s.x[64 + 9] = INFINITY;
     float y[3 * 64];
-    through_ducks(&b, &s.step, 1, 0, &fp9_avx2, y);
+    through_ducks(&b, FP9_FP9, &s.step, 1, 0, &fp9_avx2, y);
     for (size_t i = 0; i < 64; i++) {
         assert_true(isnan(y[i]));
         assert_true(isfinite(y[2 * 64 + i])); // the neighbour's NaN stays with the neighbour
@@ -348,16 +354,15 @@ static void bad_activations_stay_harmless(void **state)
     free_bank(&b);
 }
 
-static void refuses_bad_weights(void **state)
+static void refuse_bad_weights(enum fp9_format f)
 {
-    (void)state;
     enum { HIDDEN = 136, WIDTH = 144 };
     struct duck_bank_shape bank = {2, 0, WIDTH};
     struct duck_run run = {0, 0, WIDTH / 8};
-    struct duck_shape shape = {HIDDEN, 1, &bank, 1, &run};
+    struct duck_shape shape = {HIDDEN, 1, &bank, 1, &run, f};
     struct duck d = open_duck(&shape, 1, 1, &fp9_avx2);
     uint8_t *data = calloc(HIDDEN, WIDTH);
-    const float bad[] = {0.0f, -1.0f, NAN, INFINITY, 0x1p-127f, 0x1p112f};
+    const float bad[] = {0.0f, -1.0f, NAN, INFINITY, 0x1p-127f, duck_scale_end(f)};
     float scales[4] = {1, 1, 1, 1}, *w = calloc(HIDDEN * WIDTH, sizeof *w);
     uint64_t where = 0;
     for (int m = 0; m < 3; m++) {
@@ -376,7 +381,7 @@ static void refuses_bad_weights(void **state)
         assert_int_equal(where, HIDDEN * WIDTH - 7);
         data[HIDDEN * WIDTH - 7] = 0;
         const float bad_weight[] = {NAN, -INFINITY, 0x1p126f};
-        for (size_t i = 0; i < 3; i++) {
+        for (size_t i = 0; i < 3 && f == FP9_FP9; i++) {
             w[1234] = bad_weight[i];
             assert_int_equal(
                 duck_core_load_float(d.core, 0, 0, (enum duck_matrix)m, (uint8_t *)w, 0, 0, WIDTH, &where),
@@ -384,10 +389,20 @@ static void refuses_bad_weights(void **state)
             assert_int_equal(where, 1234);
         }
         w[1234] = 0;
+        assert_int_equal(
+            duck_core_load_float(d.core, 0, 0, (enum duck_matrix)m, (uint8_t *)w, 0, 0, WIDTH, &where),
+            f == FP9_E4M3 ? DUCK_BAD_WEIGHT : 0);
     }
     free(data);
     free(w);
     close_duck(&d);
+}
+
+static void refuses_bad_weights(void **state)
+{
+    (void)state;
+    refuse_bad_weights(FP9_FP9);
+    refuse_bad_weights(FP9_E4M3); // and all that is not e4m3
 }
 
 /* e4m3 values times power-of-two scales are exact in bf16 and fp32, so every loader must give the same
@@ -405,10 +420,10 @@ static void float_loader_is_exact_on_fp9_values(void **state)
             float scale = ldexpf(1.0f, (int)i - 8 - 50 * (m == DUCK_UP)) * (m == DUCK_DOWN ? 0x1p50f : 1.0f);
             memcpy(b.scales[m][0] + 1 + 4 * i, &scale, 4);
         }
-    through_ducks(&b, &s.step, 1, 0, &fp9_avx2, expected);
+    through_ducks(&b, FP9_FP9, &s.step, 1, 0, &fp9_avx2, expected);
     struct duck_bank_shape bank = {1, 0, WIDTH};
     struct duck_run run[2] = {{0, 0, 3}, {0, 5, 13}}; // two runs: both loaded from the one tensor
-    struct duck_shape shape = {HIDDEN, 1, &bank, 2, run};
+    struct duck_shape shape = {HIDDEN, 1, &bank, 2, run, FP9_FP9};
     struct duck exact = open_duck(&shape, 2, 1, &fp9_avx2), other = open_duck(&shape, 2, 1, &fp9_avx2);
     load_bank(exact.core, &b, 0);
     float *w = malloc(N * sizeof *w);
@@ -462,12 +477,16 @@ static void refuses_impossible_shapes_and_steps(void **state)
     };
     char *memory = aligned_bytes(1 << 20);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct duck_shape shape = {bad[i].hidden, bad[i].banks, bank, bad[i].runs, bad[i].run};
+        struct duck_shape shape = {bad[i].hidden, bad[i].banks, bank, bad[i].runs, bad[i].run, FP9_FP9};
         assert_null(duck_core_init(memory, 1 << 20, &shape, &fp9_avx2));
     }
     free(memory);
     struct duck_run run = {0, 0, 8};
-    struct duck_shape shape = {64, 1, bank, 1, &run};
+    struct duck_shape shape = {64, 1, bank, 1, &run, FP9_FORMATS};
+    memory = aligned_bytes(1 << 20);
+    assert_null(duck_core_init(memory, 1 << 20, &shape, &fp9_avx2));
+    free(memory);
+    shape.format = FP9_FP9;
     struct duck d = open_duck(&shape, 2, 2, &fp9_avx2);
     float x[192] = {0}, weights[6] = {0};
     static const int32_t ids[][4] = {{0, 1, 2, 3}, {0, 0, 2, 3}, {1, 0, 2, 3}, {0, 4, 1, 2}, {0, 1, -1, 2}};

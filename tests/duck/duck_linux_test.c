@@ -261,7 +261,7 @@ static void check_that_the_program_matters(struct mini_host *h, const struct lay
     struct wire_kat k = {.seed = 7};
     assert_true(mini_ask(h, WIRE_KAT, &k, sizeof k, WIRE_KAT_REPLY, WIRE_KAT_REPLY, answer));
     memcpy(&k, answer, sizeof k);
-    assert_int_not_equal(k.hash, kat_hash(&fp9_scalar, memory, 7)); // so it would not be admitted
+    assert_int_not_equal(k.hash, kat_hash(&fp9_scalar, FP9_FP9, memory, 7)); // so it would not be admitted
     uint8_t *step = layers_step(l, 0, 1, 4, WIRE_F32, WIRE_F32, WIRE_PAYLOAD, 1, &bytes);
     float *expected = layers_expect(l, step, WIRE_PAYLOAD, &values), *out = calloc(values, sizeof *out);
     mini_send_step(h, 1, step, bytes);

@@ -274,7 +274,7 @@ static void every_step_of_the_scheme_helps(void **state)
 }
 
 /* Ducks that keep the checkpoint's 8 bits: what is not built is said, and everything together meets the goal
- * of 27 tok/s, lossless. tools/bench_e4m3.h is the kernel. */
+ * of 27 tok/s, lossless. */
 static void a_ninth_bit_less_is_27_tokens_a_second(void **state)
 {
     (void)state;

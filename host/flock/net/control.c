@@ -441,7 +441,7 @@ static int prepare_kat(struct net_flock *f)
     void *memory = aligned_alloc(64, KAT_MEMORY);
     if (!memory) return -ENOMEM;
     memcpy(&f->kat.seed, f->nonce + sizeof f->session, sizeof f->kat.seed);
-    f->kat.hash = kat_hash(&fp9_scalar, memory, f->kat.seed);
+    f->kat.hash = kat_hash(&fp9_scalar, FP9_FP9, memory, f->kat.seed);
     free(memory);
     return 0;
 }

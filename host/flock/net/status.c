@@ -81,7 +81,7 @@ static int prepare(struct net_flock *f, uint32_t wants, const bool *wanted, stru
     void *memory = aligned_alloc(64, KAT_MEMORY);
     if (!memory) return error_set(err, -ENOMEM, "no memory for the known-answer test");
     f->kat.seed = clock_ns();
-    f->kat.hash = kat_hash(&fp9_scalar, memory, f->kat.seed);
+    f->kat.hash = kat_hash(&fp9_scalar, FP9_FP9, memory, f->kat.seed);
     free(memory);
     return 0;
 }
