@@ -9,8 +9,9 @@
 
 #define GIB 1073741824.0
 #define MOST_CHUNKS 4096.0
-#define HOST_PART 0.75 // of host memory may hold experts; the rest is for the system and the page cache
-#define GPU_PART 0.95  // of GPU memory may be filled; the rest is for activations and workspace
+#define HOST_PART 0.75  // of host memory may hold experts; the rest is for the system and the page cache
+#define GPU_PART 0.95   // of GPU memory may be filled; the rest is for activations and workspace
+#define MTP_WINDOW 32.0 // positions of a prompt that the CPU backend's MTP layer is given
 
 static double lanes_of(const struct forecast_inputs *in)
 {
@@ -23,8 +24,9 @@ static double attention_bytes(const struct model_config *c, const struct forecas
     struct forecast_work w = forecast_work(c, in);
     double shared = in->shared_on_gpu > 0 ? w.moe_layers * c->shared_experts * w.expert : 0;
     double cache = (in->prompt_tokens + in->output_tokens) * w.kv_values * w.attention_layers * in->kv_bytes;
-    return w.attention_layers * (w.attention + w.indexer) + 2 * w.moe_layers * w.router +
-           c->first_dense_layers * w.dense + w.mtp_projection + 2 * w.head + shared + cache;
+    double dense = forecast_ducks_dense(in) ? 0 : c->first_dense_layers * w.dense;
+    return w.attention_layers * (w.attention + w.indexer) + 2 * w.moe_layers * w.router + dense +
+           w.mtp_projection + 2 * w.head + shared + cache;
 }
 
 /* ---- slices ---- */
@@ -47,13 +49,15 @@ static double all_bytes(const struct model_config *c, const struct forecast_inpu
     return w.moe_layers * (c->experts + (in->shared_on_gpu > 0 ? 0 : c->shared_experts)) * w.expert * 9 / 8;
 }
 
-/* The flock's plan of the MoE layers. `memory`: what a duck may hold, unlimited or not. */
+/* The flock's plan of its layers. `limited`: by what a duck may hold. */
 static int make_plan(struct plan *out, const struct model_config *c, const struct forecast_inputs *in,
                      bool limited, struct error *err)
 {
     struct model_config moe = *c;
-    moe.layers = c->layers - c->first_dense_layers;
-    moe.first_dense_layers = 0;
+    if (!forecast_ducks_dense(in)) {
+        moe.layers = c->layers - c->first_dense_layers;
+        moe.first_dense_layers = 0;
+    }
     if (in->shared_on_gpu > 0) moe.shared_experts = 0;
     uint32_t all = forecast_ducks(in);
     struct plan_duck *duck = calloc(all, sizeof *duck);
@@ -147,6 +151,14 @@ static void cold_start(struct forecast *f, const struct model_config *c, const s
 
 /* ---- prefill ---- */
 
+/* Of the rows from .. to those whose last layer somebody reads: the MTP layer, or the output head. */
+static double wanted_rows(const struct forecast_inputs *in, bool mtp, double from, double to)
+{
+    double first = in->prompt_tokens - (mtp ? MTP_WINDOW : 1);
+    return fmax(0, to - fmax(from, first));
+}
+
+/* Without a GPU the MTP layer gets its rows when the first token is there. */
 static int prefill(struct forecast *f, const struct model_config *c, const struct forecast_inputs *in,
                    const struct plan *p, struct error *err)
 {
@@ -158,12 +170,13 @@ static int prefill(struct forecast *f, const struct model_config *c, const struc
         sim_close(s);
         return error_set(err, -ENOMEM, "no memory for %u chunks", chunks);
     }
-    uint32_t last = in->mtp > 0 && c->mtp_layers > 0 ? c->layers : c->layers - 1;
+    bool mtp = in->mtp > 0 && c->mtp_layers > 0, cpu = in->gpu < 1;
     for (uint32_t i = 0; i < chunks; i++) {
         double from = i * in->prefill_chunk, to = fmin(from + in->prefill_chunk, in->prompt_tokens);
         job[i] = (struct sim_job){.rows = to - from,
                                   .context = (from + to) / 2,
-                                  .last = last,
+                                  .last_rows = cpu ? wanted_rows(in, mtp, from, to) : to - from,
+                                  .last = mtp && !cpu ? c->layers : c->layers - 1,
                                   .head = i + 1 == chunks,
                                   .follows = true};
     }
@@ -187,6 +200,7 @@ static double verify_ms(struct sim *s, const struct model_config *c, double cont
     for (uint32_t i = 0; i < jobs; i++)
         job[i] = (struct sim_job){.rows = (double)rows / jobs,
                                   .context = context,
+                                  .last_rows = (double)rows / jobs,
                                   .last = c->layers - 1,
                                   .head = true,
                                   .follows = true};
@@ -202,6 +216,7 @@ static double mtp_ms(struct sim *s, const struct model_config *c, const struct f
     for (uint32_t i = 0; i < jobs; i++)
         job[i] = (struct sim_job){.rows = (double)rows / jobs,
                                   .context = context,
+                                  .last_rows = (double)rows / jobs,
                                   .first = c->layers,
                                   .last = c->layers,
                                   .head = i + 1 == jobs,

@@ -74,6 +74,7 @@ const struct input_key forecast_keys[] = {
     KEY(activation_bytes, INPUT_WORK, 1, 4, 2, 2, 0, "bytes of an activation value on the wire"),
     KEY(result_bytes, INPUT_WORK, 1, 4, 4, 4, 0, "bytes of a result value on the wire"),
     KEY(kv_bytes, INPUT_WORK, 1, 4, 2, 2, 0, "bytes of a cached value"),
+    KEY(held_experts, INPUT_WORK, 0, 65536, 0, 0, 1, "experts of a layer that a synthetic run holds; 0: all"),
 };
 const size_t forecast_key_count = sizeof forecast_keys / sizeof forecast_keys[0];
 

@@ -34,7 +34,7 @@ struct forecast_inputs {
         host_duck, gpu_duck, copies, mtp, indexer;
     // work
     double acceptance, prompt_tokens, output_tokens, expert_bits, checkpoint_bits, draft_bits,
-        activation_bytes, result_bytes, kv_bytes;
+        activation_bytes, result_bytes, kv_bytes, held_experts;
 };
 
 enum input_group { INPUT_HARDWARE, INPUT_SOFTWARE, INPUT_SCHEME, INPUT_WORK };

@@ -133,21 +133,24 @@ static double use_gpu(struct sim *s, double ready, double spent)
     return s->gpu_free;
 }
 
-/* Seconds a duck needs for its part of a step. `shared_part`: of its experts another row has just read. */
-static double compute_s(const struct sim *s, const struct sim_duck *d, double part, double rows,
-                        double already_read)
+/* Seconds a duck needs for its part of a step. `already_read`: of its experts another row has just read. */
+static double compute_s(const struct sim *s, const struct sim_duck *d, uint32_t layer, double part,
+                        double rows, double already_read)
 {
     const struct forecast_inputs *in = s->in;
-    double always = in->shared_on_gpu > 0 ? 0 : s->c->shared_experts;
-    double routed = forecast_distinct_experts(s->c, rows) * (1 - already_read);
-    double weights = (routed + always) * s->work.expert * part;
-    if (d->place == DUCK_GPU) {
-        double used = rows * (s->c->top_k + always) / (forecast_distinct_experts(s->c, rows) + always);
-        return forecast_dense_s(in, weights, in->checkpoint_bits / 8, used); // rows that use a weight
+    double weights, used; // of all rows; used: of each row
+    if (layer < s->c->first_dense_layers) {
+        weights = used = s->work.dense * part;
+    } else {
+        double always = in->shared_on_gpu > 0 ? 0 : s->c->shared_experts;
+        double routed = forecast_distinct_experts(s->c, in, rows) * (1 - already_read);
+        weights = (routed + always) * s->work.expert * part;
+        used = (s->c->top_k + always) * s->work.expert * part;
     }
+    if (d->place == DUCK_GPU)
+        return forecast_dense_s(in, weights, in->checkpoint_bits / 8, rows * used / weights);
     double read = weights * in->expert_bits / 8 / (d->bandwidth_gb_s * in->memory_share * 1e9);
-    double multiply =
-        2 * rows * (s->c->top_k + always) * s->work.expert * part / (d->gflops * in->flop_share * 1e9);
+    double multiply = 2 * rows * used / (d->gflops * in->flop_share * 1e9);
     if (in->blocked_prefill > 0) return fmax(read, multiply);
     return rows > 1 ? read + multiply : read; // weights are unpacked first, then multiplied
 }
@@ -157,18 +160,20 @@ static double already_read(const struct sim *s, uint32_t layer, double rows, dou
 {
     if (!(s->in->merged_lanes > 0) || layer != s->step_layer || rows != s->step_rows) return 0;
     double left = (s->step_core_end - start) / (s->step_core_end - s->step_core_start);
-    double common = 2 - forecast_distinct_experts(s->c, 2 * rows) / forecast_distinct_experts(s->c, rows);
+    double common =
+        2 - forecast_distinct_experts(s->c, s->in, 2 * rows) / forecast_distinct_experts(s->c, s->in, rows);
     return fmin(fmax(left, 0), 1) * common;
 }
 
 /* The duck's part: cores, then its link. Adds to its domain's incast. */
-static void duck_part(struct sim *s, struct sim_duck *d, uint32_t bank, double rows, double arrival,
+static void duck_part(struct sim *s, struct sim_duck *d, uint32_t layer, double rows, double arrival,
                       double read)
 {
     const struct forecast_inputs *in = s->in;
+    const uint32_t bank = forecast_ducks_dense(in) ? layer : layer - s->c->first_dense_layers;
     double part = d->at[bank].part;
     if (part <= 0) return;
-    double work = compute_s(s, d, part, rows, read);
+    double work = compute_s(s, d, layer, part, rows, read);
     if (d->place == DUCK_GPU) {
         d->core_free = use_gpu(s, arrival, work);
         s->domain_done[d->domain] = fmax(s->domain_done[d->domain], d->core_free);
@@ -199,7 +204,6 @@ static void duck_part(struct sim *s, struct sim_duck *d, uint32_t bank, double r
 static double flock_step(struct sim *s, uint32_t layer, double rows, double start)
 {
     const struct forecast_inputs *in = s->in;
-    uint32_t bank = layer - s->c->first_dense_layers;
     if (!(in->back_to_back > 0)) start = fmax(start, s->flock_free);
     s->stages = (struct sim_stages){.prepare_s = in->prepare_us * 1e-6};
     double sending = start + s->stages.prepare_s, latency = in->latency_us * 1e-6;
@@ -223,7 +227,7 @@ static double flock_step(struct sim *s, uint32_t layer, double rows, double star
         arrived = fmax(arrived, arrival);
         core_start = fmin(core_start, fmax(arrival, d->core_free));
         double read = already_read(s, layer, rows, arrival);
-        duck_part(s, d, bank, rows, arrival, read);
+        duck_part(s, d, layer, rows, arrival, read);
         core_end = fmax(core_end, d->core_free);
     }
     s->step_layer = layer;
@@ -266,19 +270,21 @@ struct sim_stages sim_step_alone(struct sim *s)
 static double layer_end(struct sim *s, const struct sim_job *j, uint32_t layer, double ready, double *left)
 {
     const struct model_config *c = s->c;
-    bool dense = layer < c->first_dense_layers;
-    double spent = forecast_attention_s(c, s->in, j->rows, j->context);
+    bool dense = layer < c->first_dense_layers && !forecast_ducks_dense(s->in);
+    double rows = layer == j->last ? j->last_rows : j->rows;
+    *left = ready;
+    if (!(rows > 0)) return ready;
+    double spent = forecast_attention_s(c, s->in, rows, j->context);
     if (layer == c->layers)
-        spent += forecast_dense_s(s->in, s->work.mtp_projection, forecast_linear_bytes(s->in), j->rows);
-    if (dense) spent += forecast_dense_s(s->in, s->work.dense, forecast_linear_bytes(s->in), j->rows);
+        spent += forecast_dense_s(s->in, s->work.mtp_projection, forecast_linear_bytes(s->in), rows);
+    if (dense) spent += forecast_dense_s(s->in, s->work.dense, forecast_linear_bytes(s->in), rows);
     *left = use_gpu(s, ready, spent) + (s->in->gpu > 0 ? s->in->gpu_layer_us * 1e-6 : 0);
     if (dense) return *left;
-    double answer = flock_step(s, layer, j->rows, *left);
+    double answer = flock_step(s, layer, rows, *left);
     if (s->in->shared_on_gpu > 0) {
         double shared = c->shared_experts * s->work.expert;
-        answer =
-            fmax(answer,
-                 use_gpu(s, *left, forecast_dense_s(s->in, shared, forecast_linear_bytes(s->in), j->rows)));
+        answer = fmax(answer,
+                      use_gpu(s, *left, forecast_dense_s(s->in, shared, forecast_linear_bytes(s->in), rows)));
     }
     return answer;
 }

@@ -15,6 +15,7 @@
 
 struct sim_job {
     double rows, context;
+    double last_rows;     // that go through the last layer: 0 .. rows
     uint32_t first, last; // layers; last == config's layers: the MTP layer too
     bool head;            // ends with the output head
     bool follows;         // enters a layer only after the job before it has left that layer

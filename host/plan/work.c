@@ -29,9 +29,10 @@ struct forecast_work forecast_work(const struct model_config *c, const struct fo
     return w;
 }
 
-double forecast_distinct_experts(const struct model_config *c, double rows)
+double forecast_distinct_experts(const struct model_config *c, const struct forecast_inputs *in, double rows)
 {
-    return c->experts * (1 - pow(1 - (double)c->top_k / c->experts, rows));
+    double distinct = c->experts * (1 - pow(1 - (double)c->top_k / c->experts, rows));
+    return in->held_experts > 0 ? fmin(distinct, fmax(in->held_experts, c->top_k)) : distinct;
 }
 
 static double device_s(const struct forecast_inputs *in, double bytes, double flops)
@@ -47,21 +48,31 @@ double forecast_dense_s(const struct forecast_inputs *in, double weights, double
     return device_s(in, weights * bytes_per_weight, 2 * rows * weights);
 }
 
-double forecast_attention_s(const struct model_config *c, const struct forecast_inputs *in, double rows,
-                            double context)
+/* Up to index_topk positions nothing is chosen: of the indexer only the keys are made. */
+struct forecast_load forecast_attention(const struct model_config *c, const struct forecast_inputs *in,
+                                        double rows, double context)
 {
     struct forecast_work w = forecast_work(c, in);
-    double seen = context, scored = 0;
-    if (w.indexer > 0) {
+    double seen = context, scored = 0, weights = w.attention + w.indexer;
+    if (w.indexer > 0 && context > c->index_topk) {
         scored = context;
-        seen = fmin(context, c->index_topk);
+        seen = c->index_topk;
+    } else if (w.indexer > 0) {
+        weights = w.attention + (double)c->hidden_size * c->index_head_dim;
     }
-    double weights = w.attention + w.indexer;
     double folded = in->gpu > 0 ? 0 : (double)c->kv_lora_rank * c->heads * (c->qk_nope_dim + c->v_dim);
     double bytes = (weights - folded) * forecast_linear_bytes(in) + 2 * folded + 2 * w.router; // bf16
     double values = seen * (c->kv_lora_rank + c->qk_rope_dim) + scored * c->index_head_dim;
-    double flops = 2 * rows * (weights + w.router) +
-                   2 * rows * seen * c->heads * (2.0 * c->kv_lora_rank + c->qk_rope_dim) +
-                   2 * rows * scored * c->index_heads * c->index_head_dim;
-    return device_s(in, bytes + values * in->kv_bytes, flops);
+    double key_flops = 2 * rows * seen * c->heads * (2.0 * c->kv_lora_rank + c->qk_rope_dim) +
+                       2 * rows * scored * c->index_heads * c->index_head_dim;
+    return (struct forecast_load){bytes + values * in->kv_bytes, 2 * rows * (weights + w.router), key_flops};
+}
+
+/* On cores many heads share a key out of the cache: its operations come on top of reading weights. */
+double forecast_attention_s(const struct model_config *c, const struct forecast_inputs *in, double rows,
+                            double context)
+{
+    const struct forecast_load load = forecast_attention(c, in, rows, context);
+    if (in->gpu > 0) return device_s(in, load.bytes, load.flops + load.key_flops);
+    return device_s(in, load.bytes, load.flops) + device_s(in, 0, load.key_flops);
 }

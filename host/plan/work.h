@@ -20,14 +20,29 @@ struct forecast_work {
 };
 struct forecast_work forecast_work(const struct model_config *c, const struct forecast_inputs *in);
 
-/* Distinct routed experts that `rows` tokens choose, if every choice were independent and uniform. */
-double forecast_distinct_experts(const struct model_config *c, double rows);
+/* Distinct routed experts that `rows` tokens choose, if every choice were independent and uniform; at most as
+ * many as are held. */
+double forecast_distinct_experts(const struct model_config *c, const struct forecast_inputs *in, double rows);
 
 /* Of a weight of a linear layer where attention is computed: fp8, or fp9 on the host's cores. */
 static inline double forecast_linear_bytes(const struct forecast_inputs *in)
 {
     return in->gpu > 0 ? 1 : 9.0 / 8;
 }
+
+/* Without a GPU the ducks have the dense layers, too, and rows whose output nobody reads leave out the last
+ * layer. */
+static inline bool forecast_ducks_dense(const struct forecast_inputs *in)
+{
+    return in->gpu < 1;
+}
+
+/* Of one layer of `rows` positions that see `context` on average. */
+struct forecast_load {
+    double bytes, flops, key_flops; // key_flops: with what is cached, beside those with weights
+};
+struct forecast_load forecast_attention(const struct model_config *c, const struct forecast_inputs *in,
+                                        double rows, double context);
 
 /* Seconds of the GPU (of the host, without one) by bytes and operations alone. */
 double forecast_attention_s(const struct model_config *c, const struct forecast_inputs *in, double rows,

@@ -313,7 +313,7 @@ static void sizes_are_those_counted_by_hand(void **state)
     near(2 * w.head / 1e9, 1.853, 0.002);
     near(w.moe_layers, 59, 0);
     near(w.kv_values, 576 + 128, 0);
-    near(forecast_distinct_experts(&config, 1), 8, 1e-9);
+    near(forecast_distinct_experts(&config, &in, 1), 8, 1e-9);
     struct forecast f = forecast(SCHEME_DUCKD, "merged=0");
     near(f.duck_step_mb, 12.39, 0.01); // 8 experts x 64 columns in fp9
     near(59 * 256 * w.expert / 1e9 + 59 * w.expert / 1e9, f.experts_gb, 0.1);
