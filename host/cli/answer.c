@@ -38,11 +38,12 @@ struct run {
     struct answer *answer;
     struct detokenizer detokenizer;
     struct stop_strings *stop;
-    char *piece; // tokenizer_max_text() + 32 bytes
-    double offset_ms;
+    char *piece;      // tokenizer_max_text() + 32 bytes
+    double offset_ms; // of a token's time: what came before the engine's, less the pauses
     struct progress progress;
     bool prefilling;
-    int rc; // why the generation was ended from here
+    double paused_ms[2]; // before the first token, and from it on
+    int rc;              // why the generation was ended from here
     struct error *err;
 };
 
@@ -140,6 +141,25 @@ static void on_prefill(void *ctx, uint32_t done, uint32_t total)
     progress_update(&r->progress, done);
 }
 
+/* Its time is no token's, and no part of the result's times. */
+static int take_pause(struct run *r)
+{
+    struct answer *a = r->answer;
+    uint64_t began = clock_ns();
+    int rc = r->q->on_pause(r->q->ctx, a, r->err);
+    double spent_ms = (double)(clock_ns() - began) * 1e-6;
+    r->offset_ms -= spent_ms;
+    r->paused_ms[a->count > 0] += spent_ms;
+    return rc;
+}
+
+static void leave_out_pauses(struct generation_result *to, const double paused_ms[2])
+{
+    to->ttft_ms -= paused_ms[0];
+    to->prefill_ms -= paused_ms[0];
+    to->decode_ms -= paused_ms[1];
+}
+
 /* What detokenizer and stop strings still hold, once the generation has ended by itself. */
 static int flush_text(struct run *r)
 {
@@ -172,10 +192,14 @@ static int run_engine(struct run *r)
         if (interrupt_seen() && !r->answer->interrupted) {
             r->answer->interrupted = true;
             generation_cancel(g);
+        } else if (q->on_pause && !r->rc) {
+            r->rc = take_pause(r);
+            if (r->rc) generation_cancel(g);
         }
     }
     end_prefill(r);
     r->answer->result = *generation_result(g);
+    leave_out_pauses(&r->answer->result, r->paused_ms);
     generation_free(g);
     if (r->rc) return r->rc;
     if (r->answer->result.reason == FINISH_ERROR) {

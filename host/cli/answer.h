@@ -45,6 +45,8 @@ struct question {
     int (*on_text)(void *ctx, const char *text, size_t length, struct error *err);
     /* After each token; may be NULL. */
     int (*on_token)(void *ctx, const struct answer *a, size_t index, struct error *err);
+    /* Between two rounds of the engine; may be NULL. The answer's times leave out what it takes. */
+    int (*on_pause)(void *ctx, const struct answer *a, struct error *err);
     void *ctx;
 };
 

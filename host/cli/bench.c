@@ -18,16 +18,15 @@
 #define WARM_UP_TOKENS 8
 #define WARM_UP_SYNTHETIC 3 // a full-size model's tokens can take seconds
 #define SYNTHETIC_PROMPT 16
-#define PROBE_ROWS 64       // at least, so that a rate of many rows is one
-#define PROBE_MOST_ROWS 512 // the engine's chunk of a prompt
-#define PROBE_SECONDS 0.25
 #define SYNTHETIC_TOKENS 32
 
 struct case_progress {
     struct progress progress;
     const char *name;
     uint32_t limit;
-    uint64_t first_cpu_ns; // of the process, at the first token
+    uint64_t first_cpu_ns;     // of the process but for pauses, at the first token
+    struct bench_probe *probe; // what the pauses are for; NULL: none
+    size_t seen;               // tokens before the round under way
 };
 
 /* What this process has computed: on a machine that is busy with other things it says more than the clock. */
@@ -38,38 +37,54 @@ static uint64_t cpu_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static uint64_t case_cpu_ns(const struct case_progress *p)
+{
+    return cpu_ns() - (p->probe ? p->probe->cpu_ns : 0);
+}
+
+static int on_pause(void *ctx, const struct answer *a, struct error *err)
+{
+    struct case_progress *p = ctx;
+    const bool prefill = p->seen == 0;
+    p->seen = a->count;
+    return bench_probe_round(p->probe, prefill, err);
+}
+
 /* Begins with the first token: the prompt shows its own progress. */
 static int on_token(void *ctx, const struct answer *a, size_t index, struct error *err)
 {
     struct case_progress *p = ctx;
     (void)a;
     (void)err;
-    if (index == 0) p->first_cpu_ns = cpu_ns();
+    if (index == 0) p->first_cpu_ns = case_cpu_ns(p);
     if (index == 0) progress_begin(&p->progress, p->name, "tokens", p->limit, 1);
     progress_update(&p->progress, (double)index);
     return 0;
 }
 
-/* *ttft_cpu_ms, *tpot_cpu_ms: the process's time to the first token and per token; NAN: not measured. */
-static int run_case(struct session *s, const struct suite_case *c, uint32_t n, struct answer *a,
-                    double *ttft_cpu_ms, double *tpot_cpu_ms, struct error *err)
+/* *ttft_cpu_ms, *tpot_cpu_ms: the process's time to the first token and per token; NAN: not measured.
+ * `probe`: for the pauses; NULL: without. */
+static int run_case(struct session *s, const struct suite_case *c, uint32_t n, struct bench_probe *probe,
+                    struct answer *a, double *ttft_cpu_ms, double *tpot_cpu_ms, struct error *err)
 {
-    struct case_progress progress = {.name = c->name, .limit = n};
+    struct case_progress progress = {.name = c->name, .limit = n, .probe = probe};
     struct question q = {
         .prompt = &c->prompt,
         .max_tokens = n,
         .ignore_eos = c->ignore_eos || s->options->ignore_eos,
         .sampling = s->sampling,
         .on_token = on_token,
+        .on_pause = probe ? on_pause : NULL,
         .ctx = &progress,
     };
-    uint64_t began = cpu_ns();
+    uint64_t began = case_cpu_ns(&progress);
     int rc = answer_make(s, &q, a, err);
     progress_end(&progress.progress);
     *tpot_cpu_ms = NAN;
     *ttft_cpu_ms = a->count ? (double)(progress.first_cpu_ns - began) * 1e-6 : NAN;
     if (a->count > 1)
-        *tpot_cpu_ms = (double)(cpu_ns() - progress.first_cpu_ns) * 1e-6 / (double)(a->count - 1);
+        *tpot_cpu_ms =
+            (double)(case_cpu_ns(&progress) - progress.first_cpu_ns) * 1e-6 / (double)(a->count - 1);
     return rc;
 }
 
@@ -157,8 +172,11 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
         struct answer a;
         struct bench_case *c = &run->cases[run->count++];
         c->what = &suite->cases[i];
-        rc = run_case(s, c->what, answer_limit(s->options, c->what), &a, &c->ttft_cpu_ms, &c->tpot_cpu_ms,
-                      err);
+        a = (struct answer){0};
+        rc = bench_probe_begin(&run->probe, err);
+        if (!rc)
+            rc = run_case(s, c->what, answer_limit(s->options, c->what), &run->probe, &a, &c->ttft_cpu_ms,
+                          &c->tpot_cpu_ms, err);
         c->result = a.result;
         c->tokens = a.count;
         answer_measure(&a, &c->figures);
@@ -189,21 +207,18 @@ static int warm_up(struct session *s, const struct suite *suite, struct error *e
     struct suite_case c = suite->cases[0];
     c.name = "warming up";
     if (c.prompt.count > 64) c.prompt.count = 64;
-    int rc =
-        run_case(s, &c, s->synthetic ? WARM_UP_SYNTHETIC : WARM_UP_TOKENS, &a, &unused[0], &unused[1], err);
+    int rc = run_case(s, &c, s->synthetic ? WARM_UP_SYNTHETIC : WARM_UP_TOKENS, NULL, &a, &unused[0],
+                      &unused[1], err);
     answer_free(&a);
     return rc;
 }
 
-/* The ducks by themselves, as long as it takes to be beyond the clock and a moment's neighbours. */
-static int probe(struct bench_probe *p, struct session *s, const struct suite *suite, struct error *err)
+static uint32_t longest_prompt(const struct suite *suite)
 {
-    uint32_t rows = PROBE_ROWS;
+    size_t rows = 0;
     for (size_t i = 0; i < suite->count; i++)
-        if (suite->cases[i].prompt.count > rows) rows = (uint32_t)suite->cases[i].prompt.count;
-    if (rows > PROBE_MOST_ROWS) rows = PROBE_MOST_ROWS;
-    int rc = engine_probe(s->engine, 1, PROBE_SECONDS, &p->one, err);
-    return rc ? rc : engine_probe(s->engine, rows, PROBE_SECONDS, &p->many, err);
+        if (suite->cases[i].prompt.count > rows) rows = suite->cases[i].prompt.count;
+    return (uint32_t)rows;
 }
 
 static int save_summary(const struct bench_run *run, const char *dir, struct error *err)
@@ -228,9 +243,8 @@ static int run_suite(struct bench_run *run, const struct suite *suite, const cha
     int rc = save_flock(run, dir, "before", err);
     interrupt_catch(false); // to the end: what is asked for between two cases counts, too
     if (!rc) rc = warm_up(run->session, suite, err);
-    if (!rc && !interrupt_seen()) rc = probe(&run->probe[0], run->session, suite, err);
+    if (!rc) rc = bench_probe_open(&run->probe, run->session->engine, longest_prompt(suite), err);
     if (!rc) rc = interrupt_seen() ? -EINTR : run_cases(run, suite, dir, archive, err);
-    if (!rc) rc = probe(&run->probe[1], run->session, suite, err);
     interrupt_release();
     if (!rc || rc == -EINTR) {
         int saved = save_flock(run, dir, "after", err);
@@ -238,6 +252,7 @@ static int run_suite(struct bench_run *run, const struct suite *suite, const cha
         if (saved) rc = saved;
     }
     if (!rc) log_notice("results are in %s", dir);
+    bench_probe_close(&run->probe);
     free(run->cases);
     return rc;
 }

@@ -88,33 +88,37 @@ static void write_machine(FILE *to)
     fputs("},\n", to);
 }
 
-/* Rates of one duck. With one thread of CPU time, which others on the machine do not stretch. */
+/* Rates of one duck, and the backend's times where it computes on the cores; with one thread of CPU time,
+ * which others on the machine do not stretch. What was not timed is null. */
 static void write_hardware(FILE *to, const struct bench_run *run)
 {
     const struct session *s = run->session;
-    const bool on_cpu = !strcmp(engine_backend(s->engine)->ops->name, "cpu");
+    const bool on_cpu = !strcmp(engine_backend(s->engine)->ops->name, "cpu"),
+               cpu_time = s->options->threads == 1;
     const int kv = s->options->kv_dtype < 0 ? (on_cpu ? 0 : 1) : s->options->kv_dtype; // f32, bf16, fp8
-    const bool cpu_time = s->options->threads == 1;
-    const uint32_t ducks = flock_ducks(engine_flock(s->engine));
-    double bytes = 0, bytes_s = 0, flops = 0, flops_s = 0;
-    for (size_t i = 0; i < 2; i++) {
-        const struct engine_probe *one = &run->probe[i].one, *many = &run->probe[i].many;
-        bytes += one->bytes;
-        bytes_s += one->duck_s > 0 ? one->duck_s : ducks * (cpu_time ? one->cpu_s : one->seconds);
-        flops += many->flops;
-        flops_s += many->duck_s > 0 ? many->duck_s : ducks * (cpu_time ? many->cpu_s : many->seconds);
+    struct probe_rates one = {0, false, NAN, NAN, NAN}, many = one;
+    if (run->probe.engine) {
+        one = engine_probe_rates(run->probe.engine, PROBE_ONE, cpu_time);
+        many = engine_probe_rates(run->probe.engine, PROBE_MANY, cpu_time);
     }
     fprintf(to,
             " \"hardware\": {\"ducks\": %u, \"local\": %s, \"shared_on_gpu\": %s, \"clock\": \"%s\", "
-            "\"rows\": %u, ",
-            ducks, run->probe[0].one.duck_s > 0 ? "false" : "true",
-            engine_backend(s->engine)->shared ? "true" : "false", cpu_time ? "cpu" : "wall",
-            run->probe[0].many.tokens);
-    fputs("\"duck_bandwidth_gb_s\": ", to);
-    output_json_number(to, bytes / bytes_s * 1e-9, 4);
-    fputs(", \"duck_gflops\": ", to);
-    output_json_number(to, flops / flops_s * 1e-9, 4);
-    fprintf(to, ", \"kv_bytes\": %d},\n", 4 >> kv);
+            "\"rows\": %u, \"kv_bytes\": %d",
+            flock_ducks(engine_flock(s->engine)), one.networked ? "false" : "true",
+            engine_backend(s->engine)->shared ? "true" : "false", cpu_time ? "cpu" : "wall", many.rows,
+            4 >> kv);
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"duck_bandwidth_gb_s", one.duck_gb_s},
+                   {"duck_gflops", many.duck_gflops},
+                   {"backend_row_ms", one.backend_ms},
+                   {"backend_layer_ms", many.backend_ms}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        fprintf(to, ",%s\"%s\": ", i % 2 ? " " : "\n   ", numbers[i].name);
+        output_json_number(to, numbers[i].value, 4);
+    }
+    fputs("},\n", to);
 }
 
 static void write_case(FILE *to, const struct bench_case *c)

@@ -3,8 +3,8 @@
 #define DUCKD_HOST_CLI_BENCH_REPORT_H
 
 #include "host/cli/answer.h"
+#include "host/cli/bench_probe.h"
 #include "host/cli/suite.h"
-#include "host/engine/probe.h"
 
 struct bench_case {
     const struct suite_case *what;
@@ -16,11 +16,6 @@ struct bench_case {
     bool plotted;
 };
 
-/* What the ducks did by themselves, before the cases and after them (host/engine/probe.h). */
-struct bench_probe {
-    struct engine_probe one, many; // steps of one row; of as many as a chunk of the suite's prompts has
-};
-
 struct bench_run {
     struct session *session;
     const char *suite_path, *suite_name;
@@ -28,7 +23,7 @@ struct bench_run {
     char **argv;
     char started[40]; // ISO 8601, UTC
     double load_s;
-    struct bench_probe probe[2];
+    struct bench_probe probe;
     struct bench_case *cases; // (count) that were run
     size_t count;
 };

@@ -26,11 +26,11 @@ static int read_model(struct model_config *c, const char *path, struct error *er
     return rc;
 }
 
-static int read_inputs(struct forecast_inputs *in, const struct options *o, const struct plan_bench *bench,
-                       struct error *err)
+static int read_inputs(struct forecast_inputs *in, const struct model_config *c, const struct options *o,
+                       const struct plan_bench *bench, struct error *err)
 {
     int rc = forecast_inputs_read(in, o->scheme == 1 ? SCHEME_DUCKD : SCHEME_REFERENCE, o->hardware, err);
-    if (!rc && o->beside) rc = plan_bench_apply(bench, in, err);
+    if (!rc && o->beside) rc = plan_bench_apply(bench, c, in, err);
     for (size_t i = 0; !rc && i < o->set.count; i++) rc = forecast_inputs_set(in, o->set.item[i], err);
     return rc;
 }
@@ -149,7 +149,7 @@ static int plan(const struct options *o, const struct plan_bench *bench, struct 
     else
         input_find_shared("configs/deepseek-v3.2.json", path);
     int rc = read_model(&config, path, err);
-    if (!rc) rc = read_inputs(&in, o, bench, err);
+    if (!rc) rc = read_inputs(&in, &config, o, bench, err);
     if (!rc && o->beside) return plan_bench_print(bench, &config, &in, o, err);
     if (!rc) rc = forecast_make(&f, &config, &in, err);
     if (rc) return rc;

@@ -8,6 +8,7 @@
 #include "host/cli/input.h"
 #include "host/cli/output.h"
 #include "host/flock/spec.h"
+#include "host/plan/work.h"
 
 static double number(const cJSON *object, const char *key) // NAN: not there, or null
 {
@@ -35,10 +36,17 @@ int plan_bench_read(struct plan_bench *out, const char *dir, struct error *err)
     out->gb_s = number(h, "duck_bandwidth_gb_s");
     out->gflops = number(h, "duck_gflops");
     out->kv_bytes = number(h, "kv_bytes");
+    out->held_experts =
+        cJSON_IsTrue(cJSON_GetObjectItem(out->root, "synthetic")) ? number(out->root, "distinct_experts") : 0;
+    out->row_ms = number(h, "backend_row_ms");
+    out->rows = number(h, "rows");
+    out->layer_ms = number(h, "backend_layer_ms");
     if (!out->model || !cJSON_IsArray(cJSON_GetObjectItem(out->root, "cases")) ||
         !(out->ducks >= 1 && out->ducks <= FLOCK_MAX_DUCKS))
         return error_set(err, -EINVAL, "%s: has no model, cases or hardware: bench did not write it", path);
-    if (!(out->gb_s > 0 && out->gflops > 0 && out->kv_bytes >= 1))
+    const bool timed = out->row_ms > 0 && out->rows >= 1 && out->layer_ms > 0;
+    if (!(out->gb_s > 0 && out->gflops > 0 && out->kv_bytes >= 1) ||
+        !(timed || !is(out->root, "backend", "cpu")))
         return error_set(err, -EINVAL, "%s: hardware was not measured (an interrupted run, or no experts)",
                          path);
     return 0;
@@ -50,7 +58,20 @@ void plan_bench_free(struct plan_bench *b)
     b->root = NULL;
 }
 
-int plan_bench_apply(const struct plan_bench *b, struct forecast_inputs *in, struct error *err)
+/* The rates at which the backend's bytes and operations, as they are counted here, take the time that it was
+ * measured to take by itself: of one row in all layers and the head, and of many in one layer. */
+static void apply_backend(const struct plan_bench *b, const struct model_config *c,
+                          struct forecast_inputs *in)
+{
+    const double head = 2 * forecast_work(c, in).head; // bf16
+    const struct forecast_load one = forecast_attention(c, in, 1, 1),
+                               many = forecast_attention(c, in, b->rows, b->rows / 2);
+    in->host_bandwidth_gb_s = (c->layers * one.bytes + head) / b->row_ms * 1e-6;
+    in->host_gflops = (many.flops + many.key_flops) / b->layer_ms * 1e-6;
+}
+
+int plan_bench_apply(const struct plan_bench *b, const struct model_config *c, struct forecast_inputs *in,
+                     struct error *err)
 {
     const cJSON *h = cJSON_GetObjectItem(b->root, "hardware");
     const bool cpu = is(b->root, "backend", "cpu");
@@ -62,15 +83,16 @@ int plan_bench_apply(const struct plan_bench *b, struct forecast_inputs *in, str
     in->duck_gflops = b->gflops;
     in->memory_share = in->flop_share = 1; // measured, not peaks
     in->kv_bytes = b->kv_bytes;
+    in->held_experts = b->held_experts;
     const bool local = cJSON_IsTrue(cJSON_GetObjectItem(h, "local"));
     if (local) in->domains = 1; // whatever wires the file has, these ducks have none
     in->shared_on_gpu = cJSON_IsTrue(cJSON_GetObjectItem(h, "shared_on_gpu"));
     if (!cpu) return 0;
-    in->one_job = local ? 1 : 0; // mtp_verify_policy()
+    in->one_job = local ? 1 : 0;   // mtp_verify_policy()
+    in->dual_lane = local ? 0 : 1; // nor do two chunks of a prompt share the cores
     in->draft_bits = 4;
     in->gpu = 0;
-    in->host_bandwidth_gb_s = b->gb_s * b->ducks; // backend and local ducks share the cores
-    in->host_gflops = b->gflops * b->ducks;
+    apply_backend(b, c, in);
     return 0;
 }
 
@@ -83,8 +105,8 @@ struct beside {
     double projected_ttft_ms, projected_tpot_ms; //
 };
 
-/* Rounds with a draft and without are projected each for itself and mixed as the run mixed them. A prompt's
- * MTP layer gets its last positions only, so TTFT is that without it. */
+/* Rounds with a draft and without are projected each for itself and mixed as the run mixed them. The first
+ * token is there before the MTP layer gets the prompt's last rows. */
 static int project(struct beside *out, const cJSON *item, const struct plan_bench *b,
                    const struct model_config *c, const struct forecast_inputs *base, struct error *err)
 {
@@ -112,6 +134,7 @@ static int project(struct beside *out, const cJSON *item, const struct plan_benc
     in.acceptance = accept > 0 ? accept : 0;
     rc = forecast_make(&drafted, c, &in, err);
     if (rc) return rc;
+    if (in.gpu < 1) out->projected_ttft_ms = 1e3 * drafted.ttft_s; // more rows of the last layer are wanted
     double round = share * drafted.round_ms + (1 - share) * alone.tpot_ms;
     out->projected_tpot_ms = round / (1 + share * in.acceptance);
     return 0;

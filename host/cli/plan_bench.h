@@ -1,8 +1,8 @@
 /* plan_bench.h: `duckd plan --bench DIR`: the cases of a run, projected beside what they took.
  *
  * What the run measured of its ducks by themselves (bench's "hardware") takes the place of the hardware
- * file's figures of ducks, and of the host where it does the backend's work; nothing that a case took is an
- * input. */
+ * file's figures of ducks, and what it measured of its backend by itself those of the host where that does
+ * the backend's work; nothing that a case took is an input. */
 #ifndef DUCKD_HOST_CLI_PLAN_BENCH_H
 #define DUCKD_HOST_CLI_PLAN_BENCH_H
 
@@ -15,14 +15,16 @@ struct plan_bench {
     cJSON *root;
     const char *model;  // that was run: a folder or a config.json
     bool mtp, cpu_time; // times are of this process's CPU time
-    double ducks, gb_s, gflops, kv_bytes;
+    double ducks, gb_s, gflops, kv_bytes, held_experts;
+    double row_ms, rows, layer_ms; // of a backend on the cores: one row all through; a layer of so many
 };
 
 /* DIR/summary.json. Freed with plan_bench_free(), also after an error. */
 int plan_bench_read(struct plan_bench *out, const char *dir, struct error *err);
 void plan_bench_free(struct plan_bench *b);
 /* The run's hardware and scheme; --set comes after it. */
-int plan_bench_apply(const struct plan_bench *b, struct forecast_inputs *in, struct error *err);
+int plan_bench_apply(const struct plan_bench *b, const struct model_config *c, struct forecast_inputs *in,
+                     struct error *err);
 int plan_bench_print(const struct plan_bench *b, const struct model_config *c,
                      const struct forecast_inputs *in, const struct options *o, struct error *err);
 

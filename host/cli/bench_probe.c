@@ -1,0 +1,59 @@
+/* bench_probe.c: see bench_probe.h. */
+#include "host/cli/bench_probe.h"
+
+#include <time.h>
+
+#include "host/util/clock.h"
+
+#define SHARE (1.0 / 3) // of the rounds' time
+#define LEAST_S 0.06    // that is worth a pause: rounds of a small model find their caches as they left them
+#define LEAST_ROWS 2u   // of many
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+int bench_probe_open(struct bench_probe *p, struct engine *e, uint32_t rows, struct error *err)
+{
+    *p = (struct bench_probe){0};
+    return engine_probe_open(&p->engine, e, rows < LEAST_ROWS ? LEAST_ROWS : rows, err);
+}
+
+void bench_probe_close(struct bench_probe *p)
+{
+    engine_probe_close(p->engine);
+    p->engine = NULL;
+}
+
+static int slice(struct bench_probe *p, enum probe_rows kind, struct error *err)
+{
+    const uint64_t began = clock_ns(), cpu_began = cpu_ns();
+    int rc = engine_probe_slice(p->engine, kind, err);
+    p->owed_s[kind] -= (double)(clock_ns() - began) * 1e-9;
+    p->cpu_ns += cpu_ns() - cpu_began;
+    return rc;
+}
+
+int bench_probe_begin(struct bench_probe *p, struct error *err)
+{
+    int rc = 0;
+    for (int i = 0; !rc && p->engine && i < 2 * PROBE_KINDS; i++) // ducks and backend take turns
+        rc = slice(p, i < PROBE_KINDS ? PROBE_ONE : PROBE_MANY, err);
+    p->owed_s[PROBE_ONE] = p->owed_s[PROBE_MANY] = 0;
+    p->round_ns = clock_ns();
+    return rc;
+}
+
+int bench_probe_round(struct bench_probe *p, bool prefill, struct error *err)
+{
+    const enum probe_rows kind = prefill ? PROBE_MANY : PROBE_ONE;
+    int rc = 0;
+    p->owed_s[kind] += SHARE * (double)(clock_ns() - p->round_ns) * 1e-9;
+    if (p->owed_s[kind] >= LEAST_S)
+        while (!rc && p->engine && p->owed_s[kind] > 0) rc = slice(p, kind, err);
+    p->round_ns = clock_ns();
+    return rc;
+}
