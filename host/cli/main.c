@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "host/cli/commands.h"
@@ -73,6 +74,17 @@ static void occupy_standard_streams(void)
     }
 }
 
+/* Kernels keep 128 KiB of sums on the stack of whichever thread runs them, and a thread's is as large as this
+ * limit: with less it would be a fault instead of a message. */
+static int check_stack(struct error *err)
+{
+    enum { NEEDS_KIB = 512 };
+    struct rlimit l;
+    if (getrlimit(RLIMIT_STACK, &l) || l.rlim_cur >= (rlim_t)NEEDS_KIB << 10) return 0;
+    return error_set(err, -ENOMEM, "the stack may grow to %llu KiB, %d are needed (ulimit -s %d)",
+                     (unsigned long long)l.rlim_cur >> 10, NEEDS_KIB, NEEDS_KIB);
+}
+
 /* The contract's exit status. */
 static int exit_status(int rc)
 {
@@ -101,8 +113,9 @@ int main(int argc, char **argv)
     } else if (options.version) {
         puts("duckd " DUCKD_VERSION);
     } else {
-        rc = (options.trace ? run_traced : run_command)(
-            &options, argc, argv, &err); // loads what it needs, writes its results to stdout
+        rc = check_stack(&err);
+        if (!rc) // loads what it needs, writes its results to stdout
+            rc = (options.trace ? run_traced : run_command)(&options, argc, argv, &err);
     }
     if (!rc) rc = output_finish(&err);
     if (rc && err.text[0]) log_error("%s", err.text);

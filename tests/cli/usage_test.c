@@ -166,6 +166,20 @@ static void few_descriptors_are_said(void **state)
     outcome_free(&o);
 }
 
+/* With less than a kernel takes of it there would be a fault. */
+static void a_small_stack_is_said(void **state)
+{
+    (void)state;
+    struct outcome o = run("ulimit -s 256; $D generate --model $S/models/duckling -p hi -n 2");
+    assert_int_equal(o.status, 1);
+    assert_int_equal(lines_in(o.err), 1);
+    assert_non_null(strstr(o.err, "the stack may grow to 256 KiB, 512 are needed (ulimit -s 512)"));
+    outcome_free(&o);
+    o = run("ulimit -s 512; $D generate --model $S/models/duckling -p hi -n 2 --threads 2");
+    assert_int_equal(o.status, 0);
+    outcome_free(&o);
+}
+
 static void a_refused_output_leaves_nothing_behind(void **state)
 {
     (void)state;
@@ -264,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_input_gets_one_line_and_a_status),
         cmocka_unit_test(few_descriptors_are_said),
+        cmocka_unit_test(a_small_stack_is_said),
         cmocka_unit_test(a_refused_output_leaves_nothing_behind),
         cmocka_unit_test(help_explains_every_command),
         cmocka_unit_test(help_lists_no_command_that_does_not_exist),
