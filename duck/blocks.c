@@ -36,8 +36,8 @@ static int is_run(const struct block *b, const struct duck_shape *s, const struc
 {
     const struct duck_bank_shape *bank = &s->bank[r->bank];
     return b->run.bank == r->bank && b->run.first == r->first && b->run.count == r->count &&
-           b->hidden == s->hidden && b->bank.routed == bank->routed && b->bank.always == bank->always &&
-           b->bank.width == bank->width;
+           b->hidden == s->hidden && b->format == s->format && b->bank.routed == bank->routed &&
+           b->bank.always == bank->always && b->bank.width == bank->width;
 }
 
 /* Which runs of the plan have a block; a bit each in `has`. */
@@ -91,6 +91,7 @@ static void insert(struct blocks *t, uint32_t i, const struct duck_shape *s, uin
                                  .bytes = duck__block_bytes(s, run),
                                  .run = s->run[run],
                                  .hidden = s->hidden,
+                                 .format = s->format,
                                  .bank = s->bank[s->run[run].bank],
                                  .index = run,
                                  .plan_no = t->plan_no,

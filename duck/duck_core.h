@@ -65,12 +65,12 @@ enum duck_matrix { DUCK_GATE, DUCK_UP, DUCK_DOWN };
  * this expert's column 0 inside the tensor, a multiple of 8 (non-zero only for the parts of a wide shared
  * expert), `tensor_width` the tensor's intermediate width. Element (r, c) counts code x scale[r/128][c/128]
  * in the tensor's own coordinates, whatever the cut. Returns 0, DUCK_BAD_WEIGHT: a NaN, or DUCK_BAD_SCALE: a
- * scale that is not a positive normal number below duck_scale_end(); *where is then its element index in
+ * scale that is not a positive normal number below 2^duck_scale_end(); *where is then its element index in
  * `data` or `scales`. */
 enum { DUCK_BAD_WEIGHT = -1, DUCK_BAD_SCALE = -2 };
-static inline float duck_scale_end(enum fp9_format f) // packed it is still a number
+static inline int duck_scale_end(enum fp9_format f) // packed it is still a number
 {
-    return f == FP9_E4M3 ? 0x1p104f : 0x1p112f;
+    return f == FP9_E4M3 ? 104 : 112;
 }
 int duck_core_load_e4m3(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
                         const uint8_t *data, const uint8_t *scales, uint32_t column, uint32_t tensor_width,

@@ -54,6 +54,7 @@ struct block {
     uint64_t to;        // where it is to be; never behind `at`
     struct duck_run run;
     uint32_t hidden;
+    enum fp9_format format;
     struct duck_bank_shape bank;
     uint32_t index;   // of the run in the plan; BLOCK_OLD: of none
     uint32_t plan_no; // of the last plan that had it

@@ -101,7 +101,7 @@ int duck_core_load_scales(struct duck_core *d, const struct duck_part *p, uint64
             float scale;
             size_t i = r * p->scale_stride + c;
             memcpy(&scale, p->scales + 4 * i, sizeof scale);
-            if (!(scale >= 0x1p-126f && scale < duck_scale_end(d->format))) {
+            if (!(scale >= 0x1p-126f && scale < power_of_two(duck_scale_end(d->format)))) {
                 *where = i;
                 return DUCK_BAD_SCALE;
             }

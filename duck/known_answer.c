@@ -50,22 +50,26 @@ void duck__kat(struct duck *d, const struct peer *from, const struct wire_header
         return;
     }
     memcpy(&ask, payload, sizeof ask);
+    if (ask.format >= FP9_FORMATS) {
+        d->stats.bad_frame++;
+        return;
+    }
     uint64_t program = program_of(d);
     if (program && program != d->store.program_hash) {
         d->stats.unexpected++;
         return;
     }
-    if (k->answer.hash && k->answer.seed == ask.seed) {
+    if (k->answer.hash && k->answer.seed == ask.seed && k->answer.format == ask.format) {
         answer(d, from, h);
         return;
     }
     if (k->work || d->judge.running || !team_is_over(d->team) || d->store.packing.r)
         return; // it is asked again
     k->begun_at = d->p->now(d->p->self);
-    k->answer = (struct wire_kat){.seed = ask.seed};
+    k->answer = (struct wire_kat){.seed = ask.seed, .format = ask.format};
     k->request = *h;
     k->peer = *from;
-    k->work = kat_begin(d->kernels, FP9_FP9, k->core, k->scratch, ask.seed);
+    k->work = kat_begin(d->kernels, (enum fp9_format)ask.format, k->core, k->scratch, ask.seed);
     k->phase = DUCK_PREPARE;
     if (k->work && !start_phase(d)) finish(d);
 }

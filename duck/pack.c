@@ -53,7 +53,7 @@ static int unit_is_sound(struct duck *d, const struct receiver *r, struct duck_p
     if (r->total < sizeof u) return 0;
     memcpy(&u, r->data, sizeof u);
     if ((u.element_bytes != 1 && u.element_bytes != 2 && u.element_bytes != 4) || u.column >= FP9_BLOCK ||
-        u.column % 8)
+        u.column % 8 || (s->shape.format == FP9_E4M3 && u.element_bytes != 1))
         return 0;
     struct wire_unit_id id = wire_unit_find(&s->shape, r->object);
     struct wire_unit_layout l =

@@ -11,7 +11,7 @@ static void hello(struct duck *d, const struct peer *from, const struct wire_hea
     struct wire_hello hello = {
         .cores = (uint16_t)p->cores,
         .version = WIRE_VERSION,
-        .features = p->features | (d->needs_program ? WIRE_BARE_METAL : 0) |
+        .features = p->features | WIRE_E4M3 | (d->needs_program ? WIRE_BARE_METAL : 0) |
                     (p->program ? WIRE_TAKES_PROGRAM : 0) | (link.payload > WIRE_PAYLOAD ? WIRE_JUMBO : 0),
         .memory_total = p->memory_total,
         .memory_free = d->arena_bytes,

@@ -46,8 +46,12 @@ static int parse_plan(struct store *s)
         return 0;
     const void *banks = s->plan.data + sizeof p,
                *runs = s->plan.data + sizeof p + p.banks * sizeof(struct wire_bank);
-    s->shape =
-        (struct duck_shape){.hidden = p.hidden, .banks = p.banks, .bank = banks, .runs = p.runs, .run = runs};
+    s->shape = (struct duck_shape){.hidden = p.hidden,
+                                   .banks = p.banks,
+                                   .bank = banks,
+                                   .runs = p.runs,
+                                   .run = runs,
+                                   .format = (enum fp9_format)p.format};
     for (uint32_t i = 0; i < p.banks; i++) {
         const struct duck_bank_shape *b = &s->shape.bank[i];
         if (b->routed > 65535 || b->always > 4096 || b->width > 1u << 18) return 0;

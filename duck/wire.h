@@ -97,6 +97,7 @@ enum wire_feature {
     WIRE_BARE_METAL = 16, // needs a program; a Linux duck may compute without
     WIRE_JUMBO = 32,
     WIRE_TAKES_PROGRAM = 64, // can be sent one
+    WIRE_E4M3 = 128,         // can keep weights as e4m3 (wire_plan.format)
 };
 
 struct wire_hello {
@@ -216,7 +217,8 @@ _Static_assert(sizeof(struct wire_put_ack) == 112 && offsetof(struct wire_put_ac
 /* Plan object: struct wire_plan, banks x struct wire_bank, runs x struct wire_run. Its hash is the plan hash.
  */
 struct wire_plan {
-    uint32_t hidden, banks, runs, reserved;
+    uint32_t hidden, banks, runs;
+    uint32_t format; // enum fp9_format, of all weights; other than FP9_FP9 only to a duck that says WIRE_E4M3
 };
 struct wire_bank {
     uint32_t routed, always, width;
@@ -274,7 +276,7 @@ _Static_assert(sizeof(struct wire_step_ack) == 16, "step_ack");
 struct wire_done {
     uint32_t fragments;
     uint32_t experts;    // expert reads
-    uint64_t bytes;      // fp9 bytes read for them
+    uint64_t bytes;      // of packed weights read for them
     uint32_t receive_us; // first fragment -> step complete
     uint32_t wait_us;    // complete -> begun (another step was being computed)
     uint32_t compute_us; // begun -> last row
@@ -333,10 +335,11 @@ struct wire_stats {
 _Static_assert(sizeof(struct wire_stats) == 256 && offsetof(struct wire_stats, power_1_mw) == 220, "stats");
 
 /* A fixed pseudo-random layer is made from `seed`, one step is computed, `hash` is that of its result bits
- * (duck/kat.h): the same on every sound machine. */
+ * (duck/kat.h): the same on every sound machine and of every format. */
 struct wire_kat {
     uint64_t seed, hash;
-    uint32_t compute_us, reserved;
+    uint32_t compute_us;
+    uint32_t format; // enum fp9_format that the layer's weights are kept in
 };
 _Static_assert(sizeof(struct wire_kat) == 24, "kat");
 

@@ -97,7 +97,7 @@ void wire_plan_write(const struct duck_shape *s, uint8_t *out)
     _Static_assert(sizeof(struct wire_bank) == sizeof(struct duck_bank_shape) &&
                        sizeof(struct wire_run) == sizeof(struct duck_run),
                    "the plan travels as the shape is in memory");
-    struct wire_plan p = {.hidden = s->hidden, .banks = s->banks, .runs = s->runs};
+    struct wire_plan p = {.hidden = s->hidden, .banks = s->banks, .runs = s->runs, .format = s->format};
     memcpy(out, &p, sizeof p);
     memcpy(out + sizeof p, s->bank, s->banks * sizeof *s->bank);
     memcpy(out + sizeof p + s->banks * sizeof *s->bank, s->run, s->runs * sizeof *s->run);

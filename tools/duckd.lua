@@ -100,7 +100,8 @@ local layouts = {
     { 28, 4, "done.send", "Send, us" },
   },
   RESEND = { { 0, 2, "resend.first", "First" }, { 2, 2, "resend.count", "Count (0: all)" } },
-  KAT = { { 0, 8, "kat.seed", "Seed" }, { 8, 8, "kat.hash", "Hash" }, { 16, 4, "kat.compute", "Compute, us" } },
+  KAT = { { 0, 8, "kat.seed", "Seed" }, { 8, 8, "kat.hash", "Hash" }, { 16, 4, "kat.compute", "Compute, us" },
+          { 20, 4, "kat.format", "Format" } },
   FAULT = {
     { 0, 4, "fault.vector", "Vector" }, { 4, 4, "fault.core", "Core" }, { 8, 8, "fault.error", "Error code" },
     { 16, 8, "fault.rip", "RIP" }, { 24, 8, "fault.rsp", "RSP" }, { 32, 8, "fault.rflags", "RFLAGS" },

@@ -20,10 +20,10 @@ struct core {
     uint8_t *stack;
     void (*work)(struct core *self); // cores 1 ..: what it does with its life
     _Atomic uint32_t is_up;
-    uint64_t kat;   // what its vector units computed
-    uint64_t bad;   // words of its share of the arena that did not keep a pattern
-    uint32_t speed; // how it was asked for its highest clock: enum speed_means
-    uint32_t mhz;   // its clock while all cores tested memory; 0: not known
+    uint64_t kat, kat_e4m3; // what its vector units computed, of either format
+    uint64_t bad;           // words of its share of the arena that did not keep a pattern
+    uint32_t speed;         // how it was asked for its highest clock: enum speed_means
+    uint32_t mhz;           // its clock while all cores tested memory; 0: not known
     struct trap_core trap;
 };
 

@@ -33,6 +33,7 @@ struct engine_options {
     bool mtp;
     bool mtp_always; // draft in every round, also where drafts cost more than they bring
     enum wire_dtype wire_activation, wire_result;
+    enum fp9_format expert_format; // of the experts in the ducks' memory
     enum kv_dtype kv_dtype;
     bool kv_dtype_set;
     enum shared_experts gpu_shared;

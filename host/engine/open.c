@@ -188,6 +188,7 @@ static int open_flock(struct opening *w, struct error *err)
                                           .lanes = w->set.lanes,
                                           .max_tokens = w->set.prefill_chunk,
                                           .mtp = w->set.mtp && !synthetic,
+                                          .expert_format = w->o->expert_format,
                                           .activation = w->o->wire_activation,
                                           .result = w->o->wire_result};
     rc = flock_open(&p->flock, &options, err);

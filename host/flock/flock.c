@@ -27,12 +27,17 @@ static void name_plan(struct flock *f)
     snprintf(f->plan_path, sizeof f->plan_path, "%s-%016" PRIx64, f->spec.net->plans, hash);
 }
 
-static int make_plan(struct flock *f, bool mtp, struct error *err)
+const char *flock_format_name(enum fp9_format format)
+{
+    return format == FP9_E4M3 ? "e4m3" : "fp9";
+}
+
+static int make_plan(struct flock *f, const struct flock_options *o, struct error *err)
 {
     struct plan_duck *ducks = calloc(f->spec.ducks, sizeof *ducks);
     if (!ducks) return error_set(err, -ENOMEM, "no memory for a plan of %u ducks", f->spec.ducks);
     for (uint32_t i = 0; i < f->spec.ducks; i++) ducks[i] = f->spec.duck[i].plan;
-    int rc = plan_make(&f->plan, &f->config, mtp, ducks, f->spec.ducks, err);
+    int rc = plan_make(&f->plan, &f->config, o->expert_format, o->mtp, ducks, f->spec.ducks, err);
     free(ducks);
     if (rc == 0 && f->spec.net && *f->spec.net->plans) {
         name_plan(f);
@@ -83,8 +88,10 @@ int flock_open(struct flock **out, const struct flock_options *o, struct error *
     f->max_tokens = o->max_tokens;
     int rc = f->lane ? 0 : error_set(err, -ENOMEM, "no memory for %u lanes", o->lanes);
     if (rc != 0) goto fail;
+    if (o->expert_format == FP9_E4M3) rc = flock_check_e4m3(o->model, err);
+    if (rc != 0) goto fail;
     if (f->spec.transport->find) rc = f->spec.transport->find(&f->transport, &f->spec, err);
-    if (rc == 0) rc = make_plan(f, o->mtp, err);
+    if (rc == 0) rc = make_plan(f, o, err);
     if (rc == 0) rc = flock__begin_without(f, err);
     if (rc != 0) goto fail;
     f->options = (struct transport_options){.plan = &f->plan,
@@ -117,10 +124,10 @@ static void say_stats(const struct flock *f)
     for (uint32_t i = 0; i < f->plan.ducks; i++) {
         struct duck_stats d;
         flock_duck_stats(f, i, &d);
-        log_detail("duck %s: %" PRIu64 " slices, %.1f MB of fp9; %" PRIu64 " steps, %" PRIu64
+        log_detail("duck %s: %" PRIu64 " slices, %.1f MB of %s; %" PRIu64 " steps, %" PRIu64
                    " expert reads, %.1f MB read, %.1f ms computing",
-                   d.name, d.slices, (double)d.weight_bytes * 1e-6, d.steps, d.expert_reads,
-                   (double)d.expert_bytes * 1e-6, (double)d.compute_ns * 1e-6);
+                   d.name, d.slices, (double)d.weight_bytes * 1e-6, flock_format_name(f->plan.format),
+                   d.steps, d.expert_reads, (double)d.expert_bytes * 1e-6, (double)d.compute_ns * 1e-6);
     }
 }
 

@@ -22,7 +22,8 @@ struct flock_options {
     struct pool *pool;
     struct flock_spec *spec; // taken over, also on failure: it is empty afterwards
     uint32_t lanes, max_tokens;
-    bool mtp;                           // hold the MTP layer's experts too
+    bool mtp;                      // hold the MTP layer's experts too
+    enum fp9_format expert_format; // in the ducks' memory; FP9_E4M3 takes a checkpoint whose experts are e4m3
     enum wire_dtype activation, result; // on the wire; local ducks round the same way
 };
 
@@ -41,10 +42,10 @@ struct duck_link_stats {
 struct duck_stats {
     char name[48];
     uint64_t slices;       // held, over all layers
-    uint64_t weight_bytes; // resident fp9
+    uint64_t weight_bytes; // resident
     uint64_t steps;        // answered
     uint64_t expert_reads; // (expert, step) pairs computed
-    uint64_t expert_bytes; // fp9 bytes read for them
+    uint64_t expert_bytes; // read for them
     uint64_t compute_ns;
     bool networked; // `link` is filled
     struct duck_link_stats link;
@@ -76,6 +77,8 @@ int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err);
 int flock_look(struct flock *f, struct error *err);
 
 uint32_t flock_ducks(const struct flock *f);
+/* "fp9", "e4m3". */
+const char *flock_format_name(enum fp9_format format);
 void flock_duck_stats(const struct flock *f, uint32_t duck, struct duck_stats *out);
 /* False: its ducks are in this process. */
 bool flock_times(const struct flock *f, struct flock_times *out);

@@ -166,12 +166,30 @@ static void load_item(void *arg, size_t task, unsigned worker)
     atomic_fetch_add(&l->given, it->bytes);
 }
 
+static bool is_expert(const struct tensor *t)
+{
+    return strstr(t->name, "_proj.weight") && strstr(t->name, ".mlp.") && !strstr(t->name, "_scale_inv");
+}
+
+int flock_check_e4m3(const struct model *model, struct error *err)
+{
+    for (size_t i = 0; i < checkpoint_tensors(model->checkpoint); i++) {
+        const struct tensor *t = checkpoint_tensor(model->checkpoint, i);
+        if (is_expert(t) && t->dtype != DTYPE_F8_E4M3)
+            return error_set(err, -EINVAL,
+                             "%s is %s: ducks can keep experts as e4m3 (--expert-format e4m3) only if all of "
+                             "the checkpoint's are",
+                             t->name, t->dtype_name);
+    }
+    return 0;
+}
+
 uint32_t flock_element_bytes(const struct model *model)
 {
     uint32_t most = 1;
     for (size_t i = 0; i < checkpoint_tensors(model->checkpoint); i++) {
         const struct tensor *t = checkpoint_tensor(model->checkpoint, i);
-        if (!strstr(t->name, "_proj.weight") || !strstr(t->name, ".mlp.")) continue;
+        if (!is_expert(t)) continue;
         uint32_t bytes = t->dtype == DTYPE_F32 ? 4 : t->dtype == DTYPE_F8_E4M3 ? 1 : 2;
         if (bytes > most) most = bytes;
     }

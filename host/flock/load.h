@@ -11,6 +11,10 @@
 /* Bytes of the largest element of any expert's weights: 1, 2, 4. */
 uint32_t flock_element_bytes(const struct model *model);
 
+/* -EINVAL: an expert's weights, shared ones and dense layers' included, are no e4m3 with scales of 128 x 128
+ * blocks, so ducks cannot keep them as that. */
+int flock_check_e4m3(const struct model *model, struct error *err);
+
 /* First checks that all tensors are there with the shapes the config demands, then loads them in the order
  * of the files, in parallel, and returns when all ducks hold them. duck: (plan->ducks) their names, to show
  * how far they are. */

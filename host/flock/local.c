@@ -64,6 +64,7 @@ struct local {
     struct transport base;
     struct pool *pool;
     uint32_t hidden, ducks, banks, lanes, block_tokens;
+    enum fp9_format format;
     enum wire_dtype activation, result;
     struct local_duck *duck; // (ducks)
     struct numa numa;
@@ -268,15 +269,16 @@ static void local_stats(const struct transport *t, uint32_t duck, struct duck_st
 
 /* ---- weights ---- */
 
-int transport_bad_weight(const struct transport_matrix *m, int why, uint64_t where, struct error *err)
+int transport_bad_weight(const struct transport_matrix *m, enum fp9_format format, int why, uint64_t where,
+                         struct error *err)
 {
     const struct weight *w = m->weight;
     if (why == DUCK_BAD_SCALE) {
         float scale;
         memcpy(&scale, w->scales + where * sizeof scale, sizeof scale);
         return error_set(err, -EINVAL,
-                         "%s: %s: scale %llu is %g, it must be a positive normal number below 2^112", w->file,
-                         w->name, (unsigned long long)where, (double)scale);
+                         "%s: %s: scale %llu is %g, it must be a positive normal number below 2^%d", w->file,
+                         w->name, (unsigned long long)where, (double)scale, duck_scale_end(format));
     }
     return error_set(
         err, -EINVAL, "%s: %s: element [%llu, %llu] is not a number that experts can be computed with",
@@ -295,7 +297,7 @@ static int local_load(struct transport *t, const struct transport_matrix *m, str
                                            m->tensor_width, &where)
                      : duck_core_load_float(core, m->bank, m->expert, m->which, w->data,
                                             w->dtype == DTYPE_BF16, m->column, m->tensor_width, &where);
-        if (rc != 0) return transport_bad_weight(m, rc, where, err);
+        if (rc != 0) return transport_bad_weight(m, l->format, rc, where, err);
     }
     return 0;
 }
@@ -358,8 +360,12 @@ static int duck_shape(struct duck_shape *out, struct duck_run **runs, const stru
         if (r->duck == duck)
             (*runs)[n++] = (struct duck_run){.bank = r->bank, .first = r->first, .count = r->count};
     }
-    *out =
-        (struct duck_shape){.hidden = p->hidden, .banks = p->banks, .bank = p->bank, .runs = n, .run = *runs};
+    *out = (struct duck_shape){.hidden = p->hidden,
+                               .banks = p->banks,
+                               .bank = p->bank,
+                               .runs = n,
+                               .run = *runs,
+                               .format = p->format};
     return 0;
 }
 
@@ -507,6 +513,7 @@ static int local_open(struct transport **out, const struct transport_options *o,
     l->hidden = o->plan->hidden;
     l->ducks = o->plan->ducks;
     l->banks = o->plan->banks;
+    l->format = o->plan->format;
     l->lanes = o->lanes;
     l->activation = o->activation;
     l->result = o->result;

@@ -27,6 +27,7 @@ struct bank_slices {
 struct dealing {
     const struct plan_duck *duck;
     uint32_t ducks, banks, hidden;
+    enum fp9_format format;
     const struct duck_bank_shape *bank; // (banks)
     struct bank_slices *at;             // (banks)
     double total_bytes;                 // in the longest runs; short ones need a little more
@@ -40,10 +41,12 @@ struct dealing {
 };
 #define NEW_RUN UINT32_MAX
 
-uint64_t plan_run_bytes(uint32_t hidden, const struct duck_bank_shape *bank, uint32_t count)
+uint64_t plan_run_bytes(enum fp9_format format, uint32_t hidden, const struct duck_bank_shape *bank,
+                        uint32_t count)
 {
     struct duck_run run = {.bank = 0, .first = 0, .count = count};
-    struct duck_shape shape = {.hidden = hidden, .banks = 1, .bank = bank, .runs = 1, .run = &run};
+    struct duck_shape shape = {
+        .hidden = hidden, .banks = 1, .bank = bank, .runs = 1, .run = &run, .format = format};
     size_t with = duck_core_bytes(&shape);
     shape.runs = 0;
     return with - duck_core_bytes(&shape);
@@ -84,7 +87,7 @@ static void count_slices(struct dealing *d, const struct plan *p)
         c->slices = p->bank[b].width / FP9_LANES;
         c->start = d->slices;
         d->slices += c->slices;
-        d->total_bytes += (double)plan_run_bytes(p->hidden, &p->bank[b], c->slices);
+        d->total_bytes += (double)plan_run_bytes(p->format, p->hidden, &p->bank[b], c->slices);
         uint32_t alike = 0, before = 0;
         for (uint32_t i = 0; i < p->banks; i++) {
             if (p->bank[i].width != p->bank[b].width) continue;
@@ -98,8 +101,12 @@ static void count_slices(struct dealing *d, const struct plan *p)
 static int dealing_init(struct dealing *d, const struct plan *p, const struct plan_duck *ducks,
                         struct error *err)
 {
-    *d = (struct dealing){
-        .duck = ducks, .ducks = p->ducks, .banks = p->banks, .hidden = p->hidden, .bank = p->bank};
+    *d = (struct dealing){.duck = ducks,
+                          .ducks = p->ducks,
+                          .banks = p->banks,
+                          .hidden = p->hidden,
+                          .format = p->format,
+                          .bank = p->bank};
     d->at = calloc(p->banks, sizeof *d->at);
     d->share = calloc(p->ducks, sizeof *d->share);
     d->cap = calloc(p->ducks, sizeof *d->cap);
@@ -207,7 +214,7 @@ static uint64_t bytes_of_bank(const struct dealing *d, uint32_t bank, uint32_t d
     for (uint32_t s = 0; s <= d->at[bank].slices; s++) {
         bool mine = s < d->at[bank].slices && owner[s] == duck;
         if (run > 0 && (!mine || origin[s] != origin[s - 1])) {
-            bytes += plan_run_bytes(d->hidden, &d->bank[bank], run);
+            bytes += plan_run_bytes(d->format, d->hidden, &d->bank[bank], run);
             run = 0;
         }
         run += mine;
@@ -376,10 +383,10 @@ static int place_all(struct dealing *d, struct error *err)
     return relieve(d, NULL, 0) ? 0 : does_not_fit(d, err);
 }
 
-int plan_make(struct plan *out, const struct model_config *c, int with_mtp, const struct plan_duck *ducks,
-              uint32_t duck_count, struct error *err)
+int plan_make(struct plan *out, const struct model_config *c, enum fp9_format format, int with_mtp,
+              const struct plan_duck *ducks, uint32_t duck_count, struct error *err)
 {
-    *out = (struct plan){.ducks = duck_count};
+    *out = (struct plan){.ducks = duck_count, .format = format};
     struct dealing d = {0};
     int rc = check_ducks(ducks, duck_count, err);
     if (rc == 0) rc = make_banks(out, c, with_mtp, err);
@@ -471,7 +478,8 @@ static int place_lost(const struct plan *old, uint32_t lost, struct dealing *d, 
 int plan_without(struct plan *out, const struct plan *old, uint32_t lost, const struct plan_duck *ducks,
                  struct error *err)
 {
-    *out = (struct plan){.hidden = old->hidden, .banks = old->banks, .ducks = old->ducks};
+    *out =
+        (struct plan){.hidden = old->hidden, .banks = old->banks, .ducks = old->ducks, .format = old->format};
     int rc = check_ducks(ducks, old->ducks, err);
     if (rc != 0) return rc;
     if (old->ducks < 2)

@@ -26,18 +26,20 @@ struct plan {
     uint32_t hidden, banks, ducks, runs;
     struct duck_bank_shape *bank; // (banks): bank i is layer i (the MTP layer last, if held)
     struct plan_run *run;         // (runs) ascending by (bank, first): every slice exactly once
+    enum fp9_format format;       // of the weights in the ducks' memory
 };
 
 /* Banks of a model: dense layers one always-on expert, MoE layers routed + shared. */
-int plan_make(struct plan *out, const struct model_config *c, int with_mtp, const struct plan_duck *ducks,
-              uint32_t duck_count, struct error *err);
+int plan_make(struct plan *out, const struct model_config *c, enum fp9_format format, int with_mtp,
+              const struct plan_duck *ducks, uint32_t duck_count, struct error *err);
 /* The same banks with duck `lost` gone: only its slices move, as runs of their own. */
 int plan_without(struct plan *out, const struct plan *old, uint32_t lost, const struct plan_duck *ducks,
                  struct error *err);
 void plan_free(struct plan *p);
 
 /* Bytes of duck memory that a run of `count` slices of a bank needs. */
-uint64_t plan_run_bytes(uint32_t hidden, const struct duck_bank_shape *bank, uint32_t count);
+uint64_t plan_run_bytes(enum fp9_format format, uint32_t hidden, const struct duck_bank_shape *bank,
+                        uint32_t count);
 
 /* ---- the tree ---- */
 

@@ -89,7 +89,8 @@ static bool same_bank(const struct plan *a, const struct plan *b, uint32_t bank)
 static bool merge(struct plan *out, const struct plan *like, const struct plan *first,
                   const struct plan *second)
 {
-    *out = (struct plan){.hidden = like->hidden, .banks = like->banks, .ducks = like->ducks};
+    *out = (struct plan){
+        .hidden = like->hidden, .banks = like->banks, .ducks = like->ducks, .format = like->format};
     out->bank = malloc(like->banks * sizeof *out->bank);
     out->run = malloc(((size_t)first->runs + second->runs) * sizeof *out->run);
     if (!out->bank || !out->run) {
@@ -113,7 +114,7 @@ static double busiest(const struct plan *p, const struct spec_duck *duck)
         uint64_t bytes = 0;
         for (uint32_t i = 0; i < p->runs; i++) {
             const struct plan_run *r = &p->run[i];
-            if (r->duck == d) bytes += plan_run_bytes(p->hidden, &p->bank[r->bank], r->count);
+            if (r->duck == d) bytes += plan_run_bytes(p->format, p->hidden, &p->bank[r->bank], r->count);
         }
         if (bytes > duck[d].plan.memory_bytes) return -1;
         double time = (double)bytes / duck[d].plan.weight;

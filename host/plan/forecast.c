@@ -74,7 +74,7 @@ static int make_plan(struct plan *out, const struct model_config *c, const struc
         }
         others += duck[i].weight;
     }
-    int rc = plan_make(out, &moe, in->mtp > 0 && c->mtp_layers > 0, duck, all, err);
+    int rc = plan_make(out, &moe, FP9_FP9, in->mtp > 0 && c->mtp_layers > 0, duck, all, err);
     free(duck);
     return rc;
 }
@@ -86,7 +86,7 @@ static double duck_bytes(const struct plan *p, const struct forecast_inputs *in,
     double bytes = 0;
     for (uint32_t r = 0; r < p->runs; r++)
         if (p->run[r].duck == duck)
-            bytes += (double)plan_run_bytes(p->hidden, &p->bank[p->run[r].bank], p->run[r].count);
+            bytes += (double)plan_run_bytes(FP9_FP9, p->hidden, &p->bank[p->run[r].bank], p->run[r].count);
     return bytes * in->expert_bits / 9;
 }
 

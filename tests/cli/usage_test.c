@@ -39,6 +39,7 @@ static const struct refusal refusals[] = {
     {"generate -p x --backend gpu", 2, "--backend is 'gpu', it can be auto|cpu|cuda"},
     {"generate -p x --mtp 2", 2, "--mtp is '2', it can be 0|1"},
     {"generate -p x --wire-result fp8", 2, "--wire-result is 'fp8', it can be f32|bf16"},
+    {"generate -p x --expert-format bf16", 2, "--expert-format is 'bf16', it can be fp9|e4m3"},
     {"generate -p x --kv-dtype f16", 2, "--kv-dtype is 'f16', it can be f32|bf16|fp8"},
     {"generate -p x --gpu-shared yes", 2, "--gpu-shared is 'yes', it can be auto|on|off"},
     {"generate -p x --threads 0", 2, "--threads is 0, it can be 1 to 1024"},

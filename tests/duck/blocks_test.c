@@ -22,7 +22,7 @@ static const struct duck_shape whole = {
     .hidden = 392, .banks = 3, .bank = banks, .runs = 3, .run = whole_run};
 static uint64_t memory = 24 << 20;
 
-/* Slices dealt out at random, in pieces that may lie side by side. */
+/* Slices dealt out at random, in pieces that may lie side by side; one plan in four keeps e4m3. */
 static struct duck_shape random_shape(struct duck_run run[RUNS], uint64_t *seed)
 {
     struct duck_shape s = {.hidden = whole.hidden, .banks = whole.banks, .bank = banks, .run = run};
@@ -34,6 +34,7 @@ static struct duck_shape random_shape(struct duck_run run[RUNS], uint64_t *seed)
             if (random_below(seed, 3)) run[s.runs++] = (struct duck_run){b, at, count};
             at += count;
         }
+    s.format = random_below(seed, 4) == 0 ? FP9_E4M3 : FP9_FP9;
     return s;
 }
 
@@ -46,7 +47,7 @@ static uint32_t units_of_bank(uint32_t bank)
 static uint32_t shared_units(const struct duck_shape *a, const struct duck_shape *b)
 {
     uint32_t units = 0;
-    for (uint32_t i = 0; i < a->runs; i++)
+    for (uint32_t i = 0; i < a->runs && a->format == b->format; i++)
         for (uint32_t k = 0; k < b->runs; k++)
             if (memcmp(&a->run[i], &b->run[k], sizeof a->run[i]) == 0) units += units_of_bank(a->run[i].bank);
     return units;

@@ -362,7 +362,7 @@ static void refuse_bad_weights(enum fp9_format f)
     struct duck_shape shape = {HIDDEN, 1, &bank, 1, &run, f};
     struct duck d = open_duck(&shape, 1, 1, &fp9_avx2);
     uint8_t *data = calloc(HIDDEN, WIDTH);
-    const float bad[] = {0.0f, -1.0f, NAN, INFINITY, 0x1p-127f, duck_scale_end(f)};
+    const float bad[] = {0.0f, -1.0f, NAN, INFINITY, 0x1p-127f, ldexpf(1, duck_scale_end(f))};
     float scales[4] = {1, 1, 1, 1}, *w = calloc(HIDDEN * WIDTH, sizeof *w);
     uint64_t where = 0;
     for (int m = 0; m < 3; m++) {

@@ -199,7 +199,7 @@ static void a_golden_model_computed_by_duck_linux(void **state)
     struct error err = {""};
     static const struct plan_duck ducks[2] = {{1, UINT64_MAX}, {2, UINT64_MAX}};
     assert_int_equal(model_open(&m, SOURCE_DIR "/tests/goldens/v32-tiny", &err), 0);
-    assert_int_equal(plan_make(&p, &m.config, 0, ducks, 2, &err), 0);
+    assert_int_equal(plan_make(&p, &m.config, FP9_FP9, 0, ducks, 2, &err), 0);
     for (uint32_t i = 0; i < 2; i++) {
         struct duck_run *run = calloc(p.runs, sizeof *run);
         struct layers *l = golden_layers(&m, &p, i, run);

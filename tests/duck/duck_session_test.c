@@ -141,13 +141,16 @@ static void the_known_answer_is_given(void **state)
     assert_true(mini_discover(&h));
     assert_int_equal(mini_open(&h), 1);
     for (uint64_t seed = 1; seed < 4; seed++) {
-        struct wire_kat k = {.seed = seed};
+        struct wire_kat k = {.seed = seed, .format = seed == 2 ? FP9_E4M3 : FP9_FP9};
         assert_true(mini_ask(&h, WIRE_KAT, &k, sizeof k, WIRE_KAT_REPLY, WIRE_KAT_REPLY, answer));
         memcpy(&k, answer, sizeof k);
         assert_int_equal(k.seed, seed);
+        assert_int_equal(k.format, seed == 2 ? FP9_E4M3 : FP9_FP9);
         assert_true(k.hash != 0 && k.hash == kat_hash(&fp9_scalar, FP9_FP9, memory, seed));
         assert_true(k.hash != kat_hash(&fp9_scalar, FP9_FP9, memory, seed + 1));
     }
+    struct wire_kat unknown = {.seed = 5, .format = FP9_FORMATS};
+    assert_false(mini_ask(&h, WIRE_KAT, &unknown, sizeof unknown, WIRE_KAT_REPLY, WIRE_KAT_REPLY, answer));
     sim_free(s);
 }
 

@@ -15,9 +15,11 @@
 static void weights_survive_a_bad_wire(void **state)
 {
     (void)state;
-    static const uint32_t element_bytes[] = {1, 2, 4};
-    for (int i = 0; i < 3; i++) {
-        struct layers *l = layers_make(&test_duck_shape, element_bytes[i], 5);
+    static const uint32_t element_bytes[] = {1, 2, 4, 1};
+    for (int i = 0; i < 4; i++) {
+        struct duck_shape shape = test_duck_shape;
+        shape.format = i == 3 ? FP9_E4M3 : FP9_FP9;
+        struct layers *l = layers_make(&shape, element_bytes[i], 5);
         struct sim *s = sim_make(TEST_DUCK_MEMORY, 11);
         struct mini_host h = test_duck_host(s, 9, l);
         s->lose = 0.05;
@@ -150,6 +152,30 @@ static void bad_objects_are_refused(void **state)
     test_duck_free(&t);
 }
 
+/* A duck that keeps e4m3 takes nothing else. */
+static void floats_for_e4m3_are_refused(void **state)
+{
+    (void)state;
+    struct duck_shape shape = test_duck_shape;
+    shape.format = FP9_E4M3;
+    struct layers *l = layers_make(&shape, 1, 5), *floats = layers_make(&test_duck_shape, 2, 5);
+    struct sim *s = sim_make(TEST_DUCK_MEMORY, 1);
+    struct mini_host h = test_duck_host(s, 9, l);
+    struct wire_put_ack ack;
+    h.terms.element_bytes = 2;
+    assert_true(mini_discover(&h));
+    assert_true(h.hello.features & WIRE_E4M3);
+    assert_int_equal(mini_open(&h), 1);
+    assert_int_equal(mini_put(&h, WIRE_PLAN, 0, l->plan, l->plan_bytes, &ack), WIRE_PUT_HELD);
+    assert_int_equal(mini_put(&h, WIRE_UNIT, 0, floats->unit[0], floats->unit_bytes[0], &ack),
+                     WIRE_PUT_REFUSED);
+    assert_int_equal(ack.reason, WIRE_PUT_BAD_OBJECT);
+    assert_int_equal(mini_put(&h, WIRE_UNIT, 0, l->unit[0], l->unit_bytes[0], &ack), WIRE_PUT_HELD);
+    sim_free(s);
+    layers_free(l);
+    layers_free(floats);
+}
+
 static void impossible_plans_are_refused(void **state)
 {
     (void)state;
@@ -157,9 +183,11 @@ static void impossible_plans_are_refused(void **state)
     static const struct duck_run overlap[] = {{0, 0, 5}, {0, 4, 5}}, all[] = {{0, 0, 256}};
     const struct duck_shape too_large = {.hidden = 7168, .banks = 1, .bank = wide, .runs = 1, .run = all};
     const struct duck_shape overlapping = {.hidden = 64, .banks = 1, .bank = wide, .runs = 2, .run = overlap};
-    const struct duck_shape *bad[] = {&too_large, &overlapping};
-    static const uint32_t reason[] = {WIRE_PUT_NO_MEMORY, WIRE_PUT_BAD_PLAN};
-    for (int i = 0; i < 2; i++) {
+    const struct duck_shape unknown = {
+        .hidden = 64, .banks = 1, .bank = wide, .runs = 1, .run = overlap, .format = FP9_FORMATS};
+    const struct duck_shape *bad[] = {&too_large, &overlapping, &unknown};
+    static const uint32_t reason[] = {WIRE_PUT_NO_MEMORY, WIRE_PUT_BAD_PLAN, WIRE_PUT_BAD_PLAN};
+    for (int i = 0; i < 3; i++) {
         struct sim *s = sim_make(TEST_DUCK_MEMORY, 1);
         struct mini_host h = test_duck_host(s, 9, NULL);
         struct wire_put_ack ack;
@@ -206,6 +234,7 @@ int main(void)
         cmocka_unit_test(a_new_version_of_a_unit_replaces_the_old),
         cmocka_unit_test(one_flipped_weight_changes_the_result),
         cmocka_unit_test(bad_objects_are_refused),
+        cmocka_unit_test(floats_for_e4m3_are_refused),
         cmocka_unit_test(impossible_plans_are_refused),
         cmocka_unit_test(steps_too_large_for_the_memory_are_refused),
     };

@@ -489,6 +489,36 @@ static void one_weight_counts(void **state)
     assert_int_equal(shell("rm -r %s%s", dir, ""), 0);
 }
 
+/* A checkpoint of bf16 has no e4m3 to keep: refused before anything is loaded, in one line. */
+static void only_e4m3_is_kept_as_e4m3(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/duckd-bf16-XXXXXX";
+    struct model plain;
+    struct error err = {0};
+    struct flock *f = NULL;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(shell("sed '/quantization_config/,/}/d' %s/small.json >%s/small.json", synth_dir, dir),
+                     0);
+    assert_int_equal(
+        shell("%1$s/synth-model --config %2$s/small.json --out %2$s --seed 5 2>/dev/null", BINARY_DIR, dir),
+        0);
+    assert_int_equal(model_open(&plain, dir, &err), 0);
+    struct flock_options o = {.model = &plain, .pool = pool[2], .lanes = 1, .max_tokens = 1};
+    o.expert_format = FP9_E4M3;
+    assert_int_equal(open_text(&f, "local:3", &o, &err), -EINVAL);
+    assert_null(f);
+    static const char wanted[] =
+        ".weight is BF16: ducks can keep experts as e4m3 (--expert-format e4m3) only "
+        "if all of the checkpoint's are";
+    if (!strstr(err.text, wanted)) fail_msg("got '%s', want '%s'", err.text, wanted);
+    o.expert_format = FP9_FP9;
+    assert_int_equal(open_text(&f, "local:3", &o, &err), 0);
+    flock_close(f);
+    model_close(&plain);
+    assert_int_equal(shell("rm -r %s%s", dir, ""), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -501,6 +531,7 @@ int main(void)
         cmocka_unit_test(lanes_take_turns),
         cmocka_unit_test(impossible_steps_are_refused),
         cmocka_unit_test(one_weight_counts),
+        cmocka_unit_test(only_e4m3_is_kept_as_e4m3),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

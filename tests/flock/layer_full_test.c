@@ -147,7 +147,7 @@ static void full_size_layer(void **state)
     }
     struct plan plan;
     struct pool *pool;
-    assert_int_equal(plan_make(&plan, &c, 0, duck, DUCKS, &err), 0);
+    assert_int_equal(plan_make(&plan, &c, FP9_FP9, 0, duck, DUCKS, &err), 0);
     assert_int_equal(pool_open(&pool, 2, &err), 0);
     struct transport_options o = {.plan = &plan,
                                   .duck = spec,

@@ -38,7 +38,7 @@ static void make(struct plan *p, const struct spec_duck *duck, int mtp)
     struct plan_duck d[DUCKS];
     struct error err;
     for (uint32_t i = 0; i < DUCKS; i++) d[i] = duck[i].plan;
-    if (plan_make(p, &config, mtp, d, DUCKS, &err)) fail_msg("%s", err.text);
+    if (plan_make(p, &config, FP9_FP9, mtp, d, DUCKS, &err)) fail_msg("%s", err.text);
 }
 
 static void write_plan(const struct plan *p, const struct spec_duck *duck)
@@ -93,7 +93,7 @@ static void a_plan_stays_while_it_is_nearly_as_good(void **state)
         make_ducks(duck);
         if (change == 0) duck[1].plan.weight *= 1.05;
         if (change == 1) duck[1].plan.weight *= 2;
-        if (change == 2) duck[4].plan.memory_bytes = plan_run_bytes(64, &old.bank[1], 8);
+        if (change == 2) duck[4].plan.memory_bytes = plan_run_bytes(FP9_FP9, 64, &old.bank[1], 8);
         make(&new, duck, 1);
         assert_false(begins_with(&new, &old));
         assert_int_equal(plan_file_stay(&new, duck, path), change == 0);

@@ -78,7 +78,7 @@ static uint64_t held_bytes(const struct plan *p, uint32_t duck)
     uint64_t n = 0;
     for (uint32_t i = 0; i < p->runs; i++) {
         const struct plan_run *r = &p->run[i];
-        if (r->duck == duck) n += plan_run_bytes(p->hidden, &p->bank[r->bank], r->count);
+        if (r->duck == duck) n += plan_run_bytes(FP9_FP9, p->hidden, &p->bank[r->bank], r->count);
     }
     return n;
 }
@@ -131,7 +131,7 @@ static void all_shapes(void **state)
                 make_ducks(ducks, n, alike);
                 struct plan p;
                 struct error err;
-                assert_int_equal(plan_make(&p, &c, 1, ducks, n, &err), 0);
+                assert_int_equal(plan_make(&p, &c, FP9_FP9, 1, ducks, n, &err), 0);
                 assert_int_equal(p.banks, 6);
                 check_every_slice_once(&p);
                 check_proportions(&p, ducks);
@@ -149,7 +149,7 @@ static void banks_follow_the_layers(void **state)
     struct plan_duck duck = {.weight = 1, .memory_bytes = UINT64_MAX};
     for (int mtp = 0; mtp < 2; mtp++) {
         struct plan p;
-        assert_int_equal(plan_make(&p, &c, mtp, &duck, 1, NULL), 0);
+        assert_int_equal(plan_make(&p, &c, FP9_FP9, mtp, &duck, 1, NULL), 0);
         assert_int_equal(p.banks, 3 + mtp);
         for (uint32_t b = 0; b < p.banks; b++) {
             assert_int_equal(p.bank[b].routed, b == 0 ? 0 : 4);
@@ -170,7 +170,7 @@ static void equal_powers_of_two_send_one_vector(void **state)
     for (uint32_t n = 1; n <= 32; n *= 2) {
         make_ducks(ducks, n, true);
         struct plan p;
-        assert_int_equal(plan_make(&p, &c, 0, ducks, n, NULL), 0);
+        assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, n, NULL), 0);
         for (uint32_t d = 0; d < n; d++) {
             for (uint32_t b = 0; b < p.banks; b++) assert_int_equal(vectors(&p, d, b), 1);
         }
@@ -187,7 +187,7 @@ static void other_counts_send_few_vectors(void **state)
     for (size_t i = 0; i < 3; i++) {
         make_ducks(ducks, counts[i], true);
         struct plan p;
-        assert_int_equal(plan_make(&p, &c, 0, ducks, counts[i], NULL), 0);
+        assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, counts[i], NULL), 0);
         uint32_t sum = 0;
         for (uint32_t d = 0; d < p.ducks; d++) {
             assert_in_range(vectors(&p, d, 1), 1, 6);
@@ -207,7 +207,7 @@ static void more_ducks_than_slices(void **state)
         make_ducks(ducks, 40, true);
         if (!alike) ducks[7].weight = 2;
         struct plan p;
-        assert_int_equal(plan_make(&p, &c, 0, ducks, 40, NULL), 0);
+        assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 40, NULL), 0);
         check_every_slice_once(&p);
         for (uint32_t d = 0; d < 40; d++) {
             uint32_t sum = 0;
@@ -226,7 +226,7 @@ static void rounding_evens_out(void **state)
     struct model_config c = config_of(61, 96); // 60 banks of 12 slices
     make_ducks(ducks, 5, true);
     struct plan p;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 5, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 5, NULL), 0);
     for (uint32_t d = 0; d < 5; d++) {
         uint32_t sum = 0;
         for (uint32_t b = 1; b < p.banks; b++) sum += held(&p, d, b);
@@ -242,11 +242,11 @@ static void memory_bounds_a_share(void **state)
     struct plan_duck ducks[4];
     make_ducks(ducks, 4, true);
     struct plan p;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 4, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 4, NULL), 0);
     uint64_t total = plan_bytes(&p);
     plan_free(&p);
     ducks[2].memory_bytes = total / 10;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 4, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 4, NULL), 0);
     check_every_slice_once(&p);
     assert_true(held_bytes(&p, 2) <= ducks[2].memory_bytes);
     assert_true(held_bytes(&p, 2) > ducks[2].memory_bytes * 8 / 10);
@@ -264,7 +264,7 @@ static void tight_memory_is_respected(void **state)
         struct model_config c = config_of(12, n % 2 ? 2048 : 448);
         make_ducks(ducks, n, false);
         struct plan p;
-        assert_int_equal(plan_make(&p, &c, 1, ducks, n, NULL), 0);
+        assert_int_equal(plan_make(&p, &c, FP9_FP9, 1, ducks, n, NULL), 0);
         double total = (double)plan_bytes(&p), weight = 0;
         plan_free(&p);
         for (uint32_t d = 0; d < n; d++) ducks[d].memory_bytes = (uint64_t)(total * (0.3 + uniform()));
@@ -273,7 +273,7 @@ static void tight_memory_is_respected(void **state)
             ducks[d].memory_bytes = (uint64_t)((double)ducks[d].memory_bytes * 1.15 * total / weight);
         }
         struct error err = {0};
-        if (plan_make(&p, &c, 1, ducks, n, &err) != 0) fail_msg("%u ducks: %s", n, err.text);
+        if (plan_make(&p, &c, FP9_FP9, 1, ducks, n, &err) != 0) fail_msg("%u ducks: %s", n, err.text);
         check_every_slice_once(&p);
         for (uint32_t d = 0; d < n; d++) assert_true(held_bytes(&p, d) <= ducks[d].memory_bytes);
         plan_free(&p);
@@ -287,15 +287,15 @@ static void exact_fit(void **state)
     struct model_config c = config_of(4, 2048);
     make_ducks(ducks, 4, true);
     struct plan p;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 4, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 4, NULL), 0);
     for (uint32_t d = 0; d < 4; d++) ducks[d].memory_bytes = held_bytes(&p, d);
     plan_free(&p);
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 4, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 4, NULL), 0);
     check_every_slice_once(&p);
     plan_free(&p);
     ducks[3].memory_bytes--;
     struct error err = {0};
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 4, &err), -ENOMEM);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 4, &err), -ENOMEM);
 }
 
 static void too_little_memory_says_what_would_fit(void **state)
@@ -305,19 +305,19 @@ static void too_little_memory_says_what_would_fit(void **state)
     struct plan_duck ducks[3];
     make_ducks(ducks, 3, true);
     struct plan p;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 1, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 1, NULL), 0);
     uint64_t total = plan_bytes(&p);
     plan_free(&p);
     for (int d = 0; d < 3; d++) ducks[d].memory_bytes = total / 5;
     struct error err = {0};
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 3, &err), -ENOMEM);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 3, &err), -ENOMEM);
     char wanted[256];
     snprintf(wanted, sizeof wanted,
              "need %.6g GB of duck memory, the 3 ducks have %.6g GB; 6 ducks of %.6g GB would fit",
              (double)total / 1e9, (double)(total / 5 * 3) / 1e9, (double)(total / 5) / 1e9);
     assert_non_null(strstr(err.text, wanted));
     for (int d = 0; d < 3; d++) ducks[d].memory_bytes = 0; // lost: no number of such ducks would fit
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 3, &err), -ENOMEM);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 3, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "GB of duck memory, the 3 ducks have none"));
     assert_null(strstr(err.text, "would fit"));
 }
@@ -332,10 +332,10 @@ static void bad_ducks_are_refused(void **state)
     for (int i = 0; i < 4; i++) {
         struct plan_duck ducks[2] = {{.weight = 1, .memory_bytes = UINT64_MAX},
                                      {.weight = bad[i], .memory_bytes = UINT64_MAX}};
-        assert_int_equal(plan_make(&p, &c, 0, ducks, 2, &err), -EINVAL);
+        assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 2, &err), -EINVAL);
         assert_non_null(strstr(err.text, "duck 1 has weight"));
     }
-    assert_int_equal(plan_make(&p, &c, 0, NULL, 0, &err), -EINVAL);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, NULL, 0, &err), -EINVAL);
 }
 
 static uint32_t owner(const struct plan *p, uint32_t bank, uint32_t slice)
@@ -376,7 +376,7 @@ static void losing_ducks_moves_only_theirs(void **state)
             struct model_config c = config_of(3, i % 2 ? 448 : 128);
             make_ducks(ducks, counts[i], alike);
             struct plan p;
-            assert_int_equal(plan_make(&p, &c, 1, ducks, counts[i], NULL), 0);
+            assert_int_equal(plan_make(&p, &c, FP9_FP9, 1, ducks, counts[i], NULL), 0);
             for (uint32_t k = 0; k + 1 < counts[i]; k++) { // one after the other, in a mixed order
                 uint32_t lost = (k * 5 + 2) % counts[i];
                 if (counts[i] % 5 == 0) lost = k;
@@ -408,7 +408,7 @@ static void several_are_lost_together(void **state)
         struct model_config c = config_of(3, 448);
         struct plan p, next;
         make_ducks(ducks, counts[i], i % 2);
-        assert_int_equal(plan_make(&p, &c, 1, ducks, counts[i], NULL), 0);
+        assert_int_equal(plan_make(&p, &c, FP9_FP9, 1, ducks, counts[i], NULL), 0);
         ducks[0].memory_bytes = ducks[2].memory_bytes = 0;
         for (uint32_t lost = 0; lost <= 2; lost += 2) {
             struct error err = {0};
@@ -429,7 +429,7 @@ static void several_lost_leave_too_little(void **state)
     struct model_config c = config_of(3, 2048);
     make_ducks(ducks, 4, true);
     struct plan p, next;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 4, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 4, NULL), 0);
     for (uint32_t d = 0; d < 4; d++) ducks[d].memory_bytes = held_bytes(&p, d) * 3 / 2;
     ducks[1].memory_bytes = ducks[2].memory_bytes = 0; // half of 1.5
     struct error err = {0};
@@ -451,7 +451,7 @@ static void survivors_share_alike(void **state)
     struct model_config c = config_of(59, 2048); // 58 MoE banks of 256 slices
     make_ducks(ducks, 32, true);
     struct plan p, next;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 32, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 32, NULL), 0);
     assert_int_equal(plan_without(&next, &p, 9, ducks, NULL), 0);
     for (uint32_t d = 0; d < 32; d++) {
         uint32_t sum = 0;
@@ -473,7 +473,7 @@ static void no_room_for_the_lost(void **state)
     struct model_config c = config_of(3, 2048);
     make_ducks(ducks, 3, true);
     struct plan p, next;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 3, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 3, NULL), 0);
     for (uint32_t d = 0; d < 3; d++) ducks[d].memory_bytes = held_bytes(&p, d);
     struct error err = {0};
     assert_int_equal(plan_without(&next, &p, 0, ducks, &err), -ENOMEM);
@@ -484,9 +484,9 @@ static void no_room_for_the_lost(void **state)
     assert_int_equal(held_bytes(&next, 1), held_bytes(&p, 1));
     plan_free(&next);
     plan_free(&p);
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 1, NULL), -ENOMEM);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 1, NULL), -ENOMEM);
     ducks[0].memory_bytes = UINT64_MAX;
-    assert_int_equal(plan_make(&p, &c, 0, ducks, 1, NULL), 0);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 1, NULL), 0);
     assert_int_equal(plan_without(&next, &p, 0, ducks, &err), -ENODEV);
     plan_free(&p);
 }

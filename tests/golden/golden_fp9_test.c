@@ -72,6 +72,24 @@ static uint64_t logits_bits(struct engine *e)
 static const char *const flocks[] = {"local:1", "local:2", "local:3", "local:5", "local:7", "local:32"};
 static const uint32_t ducks[] = {1, 2, 3, 5, 7, 32};
 
+/* Experts kept as e4m3: the bits of fp9, from 8 / 9 of the bytes. */
+static void check_e4m3(const char *dir, const char *flock, uint64_t right, uint64_t fp9_read)
+{
+    struct engine_options o = base;
+    o.flock = flock;
+    o.expert_format = FP9_E4M3;
+    struct engine *e = compare_open(dir, &o);
+    uint64_t bits = logits_bits(e), read = 0;
+    for (uint32_t d = 0; d < flock_ducks(engine_flock(e)); d++) {
+        struct duck_stats s;
+        flock_duck_stats(engine_flock(e), d, &s);
+        read += s.expert_bytes;
+    }
+    if (bits != right) fail_msg("%s: other bits with e4m3 than with fp9 on %s", dir, flock);
+    assert_true(read > 0 && read < fp9_read);
+    engine_close(e);
+}
+
 static void check_flocks(const char *dir, bool all_work)
 {
     uint64_t first = 0;
@@ -96,6 +114,7 @@ static void check_flocks(const char *dir, bool all_work)
         print_message("  %s %s: %lu slices, %.1f MB of experts read\n", dir, flocks[f], (unsigned long)slices,
                       (double)bytes * 1e-6);
         engine_close(e);
+        if (f % 2 == 0) check_e4m3(dir, flocks[f], first, bytes);
     }
 }
 

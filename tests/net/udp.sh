@@ -16,6 +16,12 @@ net_duckd() {
 }
 for dtype in f32 bf16 fp8; do compare_logits flock --wire-activation $dtype; done
 grep -q "weights: 0 units sent" "$work/net.log" || fail "the third daemon has sent weights again"
+# Experts kept as e4m3: the same bits as local ducks' fp9, and smaller.
+held() { sed -n "s/.*duck udp-0: .* slices, \([0-9]*\)\.[0-9] MB of $1.*/\1/p" "$work/net.log"; }
+fp9=$(held fp9)
+net_duckd flock logits --wire-activation fp8 --expert-format e4m3 --tokens "$work/tokens" --out "$work/net.f32"
+cmp "$work/local.f32" "$work/net.f32" || fail "experts kept as e4m3 give other logits"
+[ "$(held e4m3)" -lt "$fp9" ] || fail "experts kept as e4m3 take $(held e4m3) MB, as fp9 $fp9 MB"
 compare_text flock -p "hello there" -n 40 --temperature 0
 
 # What serve tells Prometheus of each duck and of the stages of a step, and a trace of both.

@@ -447,7 +447,8 @@ void world_step_free(struct world_step *s)
 /* Slices dealt in neighbouring runs, a few more to every second duck. */
 static void make_plan(struct world *w, const struct duck_shape *shape)
 {
-    w->plan = (struct plan){.hidden = shape->hidden, .banks = shape->banks, .ducks = w->ducks};
+    w->plan = (struct plan){
+        .hidden = shape->hidden, .banks = shape->banks, .ducks = w->ducks, .format = shape->format};
     w->plan.bank = must(malloc(shape->banks * sizeof *w->plan.bank));
     memcpy(w->plan.bank, shape->bank, shape->banks * sizeof *w->plan.bank);
     w->plan.run = must(calloc((size_t)shape->banks * w->ducks, sizeof *w->plan.run));

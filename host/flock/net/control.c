@@ -305,8 +305,12 @@ static int prepare_shape(struct net_flock *f, struct net_duck *d)
         d->units += 3 * ((uint64_t)b->routed + b->always);
         d->run[n++] = (struct duck_run){p->run[i].bank, p->run[i].first, p->run[i].count};
     }
-    d->shape = (struct duck_shape){
-        .hidden = p->hidden, .banks = p->banks, .bank = p->bank, .runs = n, .run = d->run};
+    d->shape = (struct duck_shape){.hidden = p->hidden,
+                                   .banks = p->banks,
+                                   .bank = p->bank,
+                                   .runs = n,
+                                   .run = d->run,
+                                   .format = p->format};
     d->plan_length = (uint32_t)wire_plan_bytes(&d->shape);
     d->plan_bytes = malloc(d->plan_length);
     d->unit_hash = calloc(d->units + 1, sizeof *d->unit_hash);
@@ -441,8 +445,23 @@ static int prepare_kat(struct net_flock *f)
     void *memory = aligned_alloc(64, KAT_MEMORY);
     if (!memory) return -ENOMEM;
     memcpy(&f->kat.seed, f->nonce + sizeof f->session, sizeof f->kat.seed);
-    f->kat.hash = kat_hash(&fp9_scalar, FP9_FP9, memory, f->kat.seed);
+    f->kat.format = f->plan->format;
+    f->kat.hash = kat_hash(&fp9_scalar, f->plan->format, memory, f->kat.seed);
     free(memory);
+    return 0;
+}
+
+/* Ducks with firmware of before there was the choice keep fp9 alone. */
+static int check_format(const struct net_flock *f, struct error *err)
+{
+    for (uint32_t i = 0; i < f->ducks; i++) {
+        const struct net_duck *d = &f->duck[i];
+        if (f->plan->format == FP9_FP9 || d->gone || d->units == 0 || d->hello.features & WIRE_E4M3) continue;
+        return error_set(err, -EPROTO,
+                         "%s has firmware %s, which keeps experts as fp9 only: it needs a newer one for "
+                         "--expert-format e4m3",
+                         net_duck_name(d).s, d->hello.firmware);
+    }
     return 0;
 }
 
@@ -471,6 +490,8 @@ int net_flock_prepare(struct net_flock *f, const struct net_session *s, const ui
     int rc = prepare_kat(f);
     if (!rc) rc = prepare_plan(f);
     if (rc) return error_set(err, rc, "no memory for the plan of %u ducks", f->ducks);
+    rc = check_format(f, err);
+    if (rc) return rc;
     f->block_tokens = s->max_tokens < f->config->step_tokens ? s->max_tokens : f->config->step_tokens;
     while (f->block_tokens > 1 && !block_fits(f, f->block_tokens)) f->block_tokens /= 2;
     if (!block_fits(f, f->block_tokens))

@@ -141,8 +141,8 @@ static void refused(struct net_duck *d, const struct net_put *p, const struct wi
         return;
     case WIRE_PUT_BAD_SCALE:
         net_fail(f, -EINVAL,
-                 "%s: %s: scale %llu of the part of %s must be a positive normal number below 2^112", file,
-                 name, value, duck.s);
+                 "%s: %s: scale %llu of the part of %s must be a positive normal number below 2^%d", file,
+                 name, value, duck.s, duck_scale_end(f->plan->format));
         return;
     default:
         net_fail(f, -EPROTO, "%s refuses %s %u: reason %u, value %llu", duck.s, kind[p->kind], p->object,

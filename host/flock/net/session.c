@@ -223,7 +223,7 @@ static void prepare_duck(struct net_duck *d, uint64_t now, uint64_t *deadline)
         if (net__put(d, &program)) net_fail(f, -ENOMEM, "no memory to send the program");
     } else if (!d->computes_right) {
         if (now >= d->timer_ns) {
-            struct wire_kat ask = {.seed = f->kat.seed};
+            struct wire_kat ask = {.seed = f->kat.seed, .format = f->kat.format};
             net__message(d->port, d, WIRE_KAT, ++d->port->request, &ask, sizeof ask, true);
             d->timer_ns = now + KAT_EVERY;
         }
@@ -273,7 +273,7 @@ void net__unit_hashes(struct net_duck *d, const uint8_t *payload, size_t length,
 void net__kat(struct net_duck *d, const struct wire_kat *k, uint64_t now)
 {
     const struct wire_kat *right = &d->port->flock->kat;
-    if (atomic_load(&d->state) != NET_OPENED || k->seed != right->seed) return;
+    if (atomic_load(&d->state) != NET_OPENED || k->seed != right->seed || k->format != right->format) return;
     if (k->hash != right->hash) {
         net_fail(d->port->flock, -EIO,
                  "%s computes wrongly: its known-answer test gives %016llx where %016llx is right (memory, "

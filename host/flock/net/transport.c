@@ -346,7 +346,8 @@ static int net_transport_load(struct transport *t, const struct transport_matrix
     uint64_t where = 0;
     struct error inner = {0};
     int rc = net_load(f, &s, &where, &inner);
-    if (rc == DUCK_BAD_WEIGHT && !*inner.text) return transport_bad_weight(m, rc, where, err);
+    if (rc == DUCK_BAD_WEIGHT && !*inner.text)
+        return transport_bad_weight(m, f->plan->format, rc, where, err);
     if (rc && err) *err = inner;
     return rc;
 }
