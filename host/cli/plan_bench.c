@@ -84,6 +84,7 @@ int plan_bench_apply(const struct plan_bench *b, const struct model_config *c, s
     in->memory_share = in->flop_share = 1; // measured, not peaks
     in->kv_bytes = b->kv_bytes;
     in->held_experts = b->held_experts;
+    in->expert_bits = is(h, "expert_format", "e4m3") ? 8 : 9;
     const bool local = cJSON_IsTrue(cJSON_GetObjectItem(h, "local"));
     if (local) in->domains = 1; // whatever wires the file has, these ducks have none
     in->shared_on_gpu = cJSON_IsTrue(cJSON_GetObjectItem(h, "shared_on_gpu"));

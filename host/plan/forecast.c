@@ -31,22 +31,34 @@ static double attention_bytes(const struct model_config *c, const struct forecas
 
 /* ---- slices ---- */
 
-/* What a duck may hold, in bytes as the plan counts them: 9 bits a weight. */
+/* The plan counts in a format that is there; other numbers of bits are in proportion to it. */
+static enum fp9_format format_of(const struct forecast_inputs *in)
+{
+    return in->expert_bits == 8 ? FP9_E4M3 : FP9_FP9;
+}
+
+static double format_bits(const struct forecast_inputs *in)
+{
+    return format_of(in) == FP9_E4M3 ? 8 : 9;
+}
+
+/* What a duck may hold, in bytes as the plan counts them. */
 static double room(const struct model_config *c, const struct forecast_inputs *in, uint32_t duck)
 {
     struct duck_hardware h = forecast_duck(in, duck);
     double bytes = h.memory_gib * GIB;
     if (h.place == DUCK_HOST) bytes *= HOST_PART;
     if (h.place == DUCK_GPU)
-        return fmax(bytes * GPU_PART - attention_bytes(c, in), 1) * 9 / in->checkpoint_bits;
-    return bytes * 9 / in->expert_bits;
+        return fmax(bytes * GPU_PART - attention_bytes(c, in), 1) * format_bits(in) / in->checkpoint_bits;
+    return bytes * format_bits(in) / in->expert_bits;
 }
 
 /* Of all experts, likewise. */
 static double all_bytes(const struct model_config *c, const struct forecast_inputs *in)
 {
     struct forecast_work w = forecast_work(c, in);
-    return w.moe_layers * (c->experts + (in->shared_on_gpu > 0 ? 0 : c->shared_experts)) * w.expert * 9 / 8;
+    return w.moe_layers * (c->experts + (in->shared_on_gpu > 0 ? 0 : c->shared_experts)) * w.expert *
+           format_bits(in) / 8;
 }
 
 /* The flock's plan of its layers. `limited`: by what a duck may hold. */
@@ -74,7 +86,7 @@ static int make_plan(struct plan *out, const struct model_config *c, const struc
         }
         others += duck[i].weight;
     }
-    int rc = plan_make(out, &moe, FP9_FP9, in->mtp > 0 && c->mtp_layers > 0, duck, all, err);
+    int rc = plan_make(out, &moe, format_of(in), in->mtp > 0 && c->mtp_layers > 0, duck, all, err);
     free(duck);
     return rc;
 }
@@ -86,8 +98,8 @@ static double duck_bytes(const struct plan *p, const struct forecast_inputs *in,
     double bytes = 0;
     for (uint32_t r = 0; r < p->runs; r++)
         if (p->run[r].duck == duck)
-            bytes += (double)plan_run_bytes(FP9_FP9, p->hidden, &p->bank[p->run[r].bank], p->run[r].count);
-    return bytes * in->expert_bits / 9;
+            bytes += (double)plan_run_bytes(p->format, p->hidden, &p->bank[p->run[r].bank], p->run[r].count);
+    return bytes * in->expert_bits / format_bits(in);
 }
 
 static void add_fit(struct forecast *f, const char *where, double needs, double has)

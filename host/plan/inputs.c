@@ -207,7 +207,10 @@ unsigned forecast_unbuilt(const struct forecast_inputs *in, struct forecast_unbu
         {in->merged_lanes > 0,
          {"merged_lanes", "experts are shared by the rows of a step, not by two lanes' steps",
           in->merged_lanes}},
-        {in->expert_bits != 9, {"expert_bits", "ducks hold fp9, 9 bits a weight", in->expert_bits}},
+        {in->expert_bits != 9 && in->expert_bits != 8,
+         {"expert_bits", "ducks hold fp9, 9 bits a weight, or e4m3, 8", in->expert_bits}},
+        {in->expert_bits == 8 && in->checkpoint_bits != 8,
+         {"expert_bits", "ducks hold 8 bits of a checkpoint of e4m3 only", in->expert_bits}},
         {in->gpu > 0 && in->draft_bits < 16,
          {"draft_bits", "only the CPU backend has a head of 4 bits", in->draft_bits}},
     };

@@ -78,7 +78,7 @@ static uint64_t held_bytes(const struct plan *p, uint32_t duck)
     uint64_t n = 0;
     for (uint32_t i = 0; i < p->runs; i++) {
         const struct plan_run *r = &p->run[i];
-        if (r->duck == duck) n += plan_run_bytes(FP9_FP9, p->hidden, &p->bank[r->bank], r->count);
+        if (r->duck == duck) n += plan_run_bytes(p->format, p->hidden, &p->bank[r->bank], r->count);
     }
     return n;
 }
@@ -322,6 +322,29 @@ static void too_little_memory_says_what_would_fit(void **state)
     assert_null(strstr(err.text, "would fit"));
 }
 
+/* Memory that holds the experts as e4m3 does not hold them as fp9. */
+static void the_format_counts(void **state)
+{
+    (void)state;
+    struct model_config c = config_of(9, 2048);
+    struct plan_duck duck;
+    make_ducks(&duck, 1, true);
+    struct plan p;
+    assert_int_equal(plan_make(&p, &c, FP9_E4M3, 0, &duck, 1, NULL), 0);
+    assert_int_equal(p.format, FP9_E4M3);
+    duck.memory_bytes = plan_bytes(&p);
+    plan_free(&p);
+    assert_int_equal(plan_make(&p, &c, FP9_E4M3, 0, &duck, 1, NULL), 0);
+    plan_free(&p);
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, &duck, 1, NULL), -ENOMEM);
+    uint64_t eight = duck.memory_bytes;
+    duck.memory_bytes = UINT64_MAX;
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, &duck, 1, NULL), 0);
+    double ratio = (double)eight / (double)plan_bytes(&p); // 8 / 9, and marks
+    assert_true(ratio > 0.888 && ratio < 0.893);
+    plan_free(&p);
+}
+
 static void bad_ducks_are_refused(void **state)
 {
     (void)state;
@@ -504,6 +527,7 @@ int main(void)
         cmocka_unit_test(tight_memory_is_respected),
         cmocka_unit_test(exact_fit),
         cmocka_unit_test(too_little_memory_says_what_would_fit),
+        cmocka_unit_test(the_format_counts),
         cmocka_unit_test(bad_ducks_are_refused),
         cmocka_unit_test(losing_ducks_moves_only_theirs),
         cmocka_unit_test(several_are_lost_together),

@@ -43,6 +43,10 @@ if cmp -s "$work/bf16.f32" "$work/net.f32"; then fail "one flipped weight change
 flock_file judged 2 2 "\"program\": \"$build/duck/fp9_kernels.elf\","
 compare_logits judged --wire-activation bf16
 [ "$(grep -c "program loaded" "$work"/duck*.log | grep -c ":1$")" -eq 4 ] || fail "not all ducks have loaded the program"
+# It computes with experts kept as e4m3, too: what ducks held as fp9 is sent again.
+net_duckd judged logits --wire-activation bf16 --expert-format e4m3 --tokens "$work/tokens" --out "$work/net.f32"
+cmp "$work/local.f32" "$work/net.f32" || fail "experts kept as e4m3 give other logits"
+grep -q "duck dpdk-0: .* MB of e4m3; .* [1-9][0-9]* expert reads" "$work/net.log" || fail "not of e4m3: $(grep "expert reads" "$work/net.log")"
 # And with a fifth duck, in this host's memory.
 flock_file mixed 2 2 '"host": {"memory_gb": 0.1, "weight": 1, "cores": 2},'
 compare_logits mixed

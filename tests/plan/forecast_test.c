@@ -273,13 +273,13 @@ static void every_step_of_the_scheme_helps(void **state)
     assert_true(before >= 26);
 }
 
-/* Ducks that keep the checkpoint's 8 bits: what is not built is said, and everything together meets the goal
- * of 27 tok/s, lossless. */
+/* Ducks that keep the checkpoint's 8 bits meet the goal of 27 tok/s, lossless and built; of more that would
+ * help what is not built is said. */
 static void a_ninth_bit_less_is_27_tokens_a_second(void **state)
 {
     (void)state;
     static const char *const sets[] = {"", "expert_bits=8", "expert_bits=8 draft_bits=4 merged_lanes=1"};
-    static const unsigned unbuilt[] = {0, 1, 3};
+    static const unsigned unbuilt[] = {0, 0, 2};
     double before = 0;
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         struct forecast f = forecast(SCHEME_DUCKD, sets[i]);
@@ -296,6 +296,14 @@ static void a_ninth_bit_less_is_27_tokens_a_second(void **state)
             assert_int_equal(forecast_inputs_set(&in, s, &err), 0);
         assert_int_equal(forecast_unbuilt(&in, not_built), unbuilt[i]);
     }
+    struct forecast_inputs in;
+    struct forecast_unbuilt not_built[FORECAST_UNBUILT];
+    struct error err;
+    assert_int_equal(
+        forecast_inputs_read(&in, SCHEME_DUCKD, SOURCE_DIR "/configs/hardware-reference.json", &err), 0);
+    in.expert_bits = 8;
+    in.checkpoint_bits = 16; // there is no e4m3 to keep
+    assert_int_equal(forecast_unbuilt(&in, not_built), 1);
     // With the gap of 33 us that a duck of one core was measured with (docs/numbers.md), still more than 9
     // bits.
     assert_true(forecast(SCHEME_DUCKD, "expert_bits=8 step_gap_us=33").decode_tok_s > 26);

@@ -94,9 +94,9 @@ flock_file() {
 END
 }
 
-# compute FLOCK OUT LOG: logits of $work/tokens by a flock.
+# compute FLOCK OUT LOG OPTION...: logits of $work/tokens by a flock.
 compute() {
-    timeout 180 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" -v 2>"$work/$3" ||
+    timeout 180 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" "${@:4}" -v 2>"$work/$3" ||
         fail "duckd with flock $1: $(tail -n 3 "$work/$3")"
 }
 

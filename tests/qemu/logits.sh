@@ -19,6 +19,11 @@ if [ "$net_reads" -eq 0 ] || [ "$net_reads" -ne "$local_reads" ]; then
     fail "$net_reads expert reads, local ducks make $local_reads"
 fi
 
+# The same experts kept as e4m3.
+compute "$work/flock" e4m3.f32 e4m3.log --expert-format e4m3
+cmp "$work/local.f32" "$work/e4m3.f32" || fail "experts kept as e4m3 give other logits"
+grep -q "MB of e4m3; .* [1-9][0-9]* expert reads" "$work/e4m3.log" || fail "not of e4m3: $(tail -n 3 "$work/e4m3.log")"
+
 kill "${pids[0]}"
 wait "${pids[0]}" 2>/dev/null || true
 : >"$work/duck-1.log"
