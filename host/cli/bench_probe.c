@@ -28,11 +28,11 @@ void bench_probe_close(struct bench_probe *p)
     p->engine = NULL;
 }
 
-static int slice(struct bench_probe *p, enum probe_rows kind, struct error *err)
+static int slice(struct bench_probe *p, bool many, struct error *err)
 {
     const uint64_t began = clock_ns(), cpu_began = cpu_ns();
-    int rc = engine_probe_slice(p->engine, kind, err);
-    p->owed_s[kind] -= (double)(clock_ns() - began) * 1e-9;
+    int rc = engine_probe_slice(p->engine, many, err);
+    p->owed_s[many] -= (double)(clock_ns() - began) * 1e-9;
     p->cpu_ns += cpu_ns() - cpu_began;
     return rc;
 }
@@ -41,19 +41,19 @@ int bench_probe_begin(struct bench_probe *p, struct error *err)
 {
     int rc = 0;
     for (int i = 0; !rc && p->engine && i < 2 * PROBE_KINDS; i++) // ducks and backend take turns
-        rc = slice(p, i < PROBE_KINDS ? PROBE_ONE : PROBE_MANY, err);
-    p->owed_s[PROBE_ONE] = p->owed_s[PROBE_MANY] = 0;
+        rc = slice(p, i < 2, err);
+    p->owed_s[0] = p->owed_s[1] = 0;
     p->round_ns = clock_ns();
     return rc;
 }
 
 int bench_probe_round(struct bench_probe *p, bool prefill, struct error *err)
 {
-    const enum probe_rows kind = prefill ? PROBE_MANY : PROBE_ONE;
+    double *owed = &p->owed_s[prefill];
     int rc = 0;
-    p->owed_s[kind] += SHARE * (double)(clock_ns() - p->round_ns) * 1e-9;
-    if (p->owed_s[kind] >= LEAST_S)
-        while (!rc && p->engine && p->owed_s[kind] > 0) rc = slice(p, kind, err);
+    *owed += SHARE * (double)(clock_ns() - p->round_ns) * 1e-9;
+    if (*owed >= LEAST_S)
+        while (!rc && p->engine && *owed > 0) rc = slice(p, prefill, err);
     p->round_ns = clock_ns();
     return rc;
 }

@@ -1,7 +1,7 @@
 /* bench_probe.h: the machine by itself, timed in the pauses of a run (host/engine/probe.h).
  *
  * Before each case a slice of every kind, and between its rounds one for every so much time that rounds have
- * taken: with many rows behind rounds of a prompt, with one row behind those of decoding. So the two are
+ * taken: with many rows behind rounds of a prompt, with one or two behind those of decoding. So the two are
  * timed in the same seconds as what they are beside. A case's own times leave these pauses out. */
 #ifndef DUCKD_HOST_CLI_BENCH_PROBE_H
 #define DUCKD_HOST_CLI_BENCH_PROBE_H
@@ -14,8 +14,8 @@
 struct bench_probe {
     struct engine_probe *engine; // NULL: a model without experts, for which there is nothing to time
     uint64_t round_ns;           // when the round under way began
-    double owed_s[PROBE_KINDS];
-    uint64_t cpu_ns; // that all slices took
+    double owed_s[2];            // of few rows, of many
+    uint64_t cpu_ns;             // that all slices took
 };
 
 /* `rows`: of the longest prompt. */

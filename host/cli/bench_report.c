@@ -96,9 +96,10 @@ static void write_hardware(FILE *to, const struct bench_run *run)
     const bool on_cpu = !strcmp(engine_backend(s->engine)->ops->name, "cpu"),
                cpu_time = s->options->threads == 1;
     const int kv = s->options->kv_dtype < 0 ? (on_cpu ? 0 : 1) : s->options->kv_dtype; // f32, bf16, fp8
-    struct probe_rates one = {0, false, NAN, NAN, NAN}, many = one;
+    struct probe_rates one = {0, false, NAN, NAN, NAN}, pair = one, many = one;
     if (run->probe.engine) {
         one = engine_probe_rates(run->probe.engine, PROBE_ONE, cpu_time);
+        pair = engine_probe_rates(run->probe.engine, PROBE_PAIR, cpu_time);
         many = engine_probe_rates(run->probe.engine, PROBE_MANY, cpu_time);
     }
     fprintf(to,
@@ -110,10 +111,9 @@ static void write_hardware(FILE *to, const struct bench_run *run)
     const struct {
         const char *name;
         double value;
-    } numbers[] = {{"duck_bandwidth_gb_s", one.duck_gb_s},
-                   {"duck_gflops", many.duck_gflops},
-                   {"backend_row_ms", one.backend_ms},
-                   {"backend_layer_ms", many.backend_ms}};
+    } numbers[] = {{"duck_bandwidth_gb_s", one.duck_gb_s},  {"duck_gflops", many.duck_gflops},
+                   {"backend_row_ms", one.backend_ms},      {"backend_layer_ms", many.backend_ms},
+                   {"pair_bandwidth_gb_s", pair.duck_gb_s}, {"backend_pair_ms", pair.backend_ms}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         fprintf(to, ",%s\"%s\": ", i % 2 ? " " : "\n   ", numbers[i].name);
         output_json_number(to, numbers[i].value, 4);

@@ -41,6 +41,8 @@ int plan_bench_read(struct plan_bench *out, const char *dir, struct error *err)
     out->row_ms = number(h, "backend_row_ms");
     out->rows = number(h, "rows");
     out->layer_ms = number(h, "backend_layer_ms");
+    out->pair_gb_s = number(h, "pair_bandwidth_gb_s");
+    out->pair_ms = number(h, "backend_pair_ms");
     if (!out->model || !cJSON_IsArray(cJSON_GetObjectItem(out->root, "cases")) ||
         !(out->ducks >= 1 && out->ducks <= FLOCK_MAX_DUCKS))
         return error_set(err, -EINVAL, "%s: has no model, cases or hardware: bench did not write it", path);
@@ -58,15 +60,21 @@ void plan_bench_free(struct plan_bench *b)
     b->root = NULL;
 }
 
-/* The rates at which the backend's bytes and operations, as they are counted here, take the time that it was
- * measured to take by itself: of one row in all layers and the head, and of many in one layer. */
+/* The rate at which what the backend reads for a few rows, as it is counted here, takes the time that it was
+ * measured to take by itself in all layers and the head. */
+static double backend_gb_s(const struct model_config *c, const struct forecast_inputs *in, double rows,
+                           double ms)
+{
+    const double head = 2 * forecast_work(c, in).head; // bf16
+    return (c->layers * forecast_attention(c, in, rows, rows).bytes + head) / ms * 1e-6;
+}
+
+/* And of many rows' operations in one layer. */
 static void apply_backend(const struct plan_bench *b, const struct model_config *c,
                           struct forecast_inputs *in)
 {
-    const double head = 2 * forecast_work(c, in).head; // bf16
-    const struct forecast_load one = forecast_attention(c, in, 1, 1),
-                               many = forecast_attention(c, in, b->rows, b->rows / 2);
-    in->host_bandwidth_gb_s = (c->layers * one.bytes + head) / b->row_ms * 1e-6;
+    const struct forecast_load many = forecast_attention(c, in, b->rows, b->rows / 2);
+    in->host_bandwidth_gb_s = backend_gb_s(c, in, 1, b->row_ms);
     in->host_gflops = (many.flops + many.key_flops) / b->layer_ms * 1e-6;
 }
 
@@ -106,8 +114,16 @@ struct beside {
     double projected_ttft_ms, projected_tpot_ms; //
 };
 
+/* Two rows of a step and job read at rates of their own. */
+static void apply_pair(const struct plan_bench *b, const struct model_config *c, struct forecast_inputs *in)
+{
+    if (b->pair_gb_s > 0) in->duck_bandwidth_gb_s *= b->pair_gb_s / b->gb_s;
+    if (b->pair_ms > 0)
+        in->host_bandwidth_gb_s *= backend_gb_s(c, in, 2, b->pair_ms) / backend_gb_s(c, in, 1, b->row_ms);
+}
+
 /* Rounds with a draft and without are projected each for itself and mixed as the run mixed them. The first
- * token is there before the MTP layer gets the prompt's last rows. */
+ * token is there before the MTP layer gets the prompt's last rows: those come with the second. */
 static int project(struct beside *out, const cJSON *item, const struct plan_bench *b,
                    const struct model_config *c, const struct forecast_inputs *base, struct error *err)
 {
@@ -133,11 +149,13 @@ static int project(struct beside *out, const cJSON *item, const struct plan_benc
     if (!b->mtp || !(share > 0)) return 0;
     in.mtp = 1;
     in.acceptance = accept > 0 ? accept : 0;
+    apply_pair(b, c, &in);
     rc = forecast_make(&drafted, c, &in, err);
     if (rc) return rc;
     if (in.gpu < 1) out->projected_ttft_ms = 1e3 * drafted.ttft_s; // more rows of the last layer are wanted
     double round = share * drafted.round_ms + (1 - share) * alone.tpot_ms;
-    out->projected_tpot_ms = round / (1 + share * in.acceptance);
+    out->projected_tpot_ms =
+        round / (1 + share * in.acceptance) + drafted.mtp_prompt_ms / fmax(out->output - 1, 1);
     return 0;
 }
 

@@ -17,6 +17,7 @@ struct plan_bench {
     bool mtp, cpu_time; // times are of this process's CPU time
     double ducks, gb_s, gflops, kv_bytes, held_experts;
     double row_ms, rows, layer_ms; // of a backend on the cores: one row all through; a layer of so many
+    double pair_gb_s, pair_ms;     // of two rows in one step and job, where drafts are verified so; NAN
 };
 
 /* DIR/summary.json. Freed with plan_bench_free(), also after an error. */

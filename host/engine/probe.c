@@ -69,6 +69,7 @@ int engine_probe_open(struct engine_probe **out, struct engine *e, uint32_t rows
         .e = e, .backend_too = e->backend->ops == &backend_cpu, .seed = 88172645463325252u};
     if (rows > e->set.prefill_chunk) rows = e->set.prefill_chunk;
     p->times[PROBE_ONE].rows = 1;
+    p->times[PROBE_PAIR].rows = e->set.mtp && e->set.verify == MTP_ONE_JOB ? 2 : 0;
     p->times[PROBE_MANY].rows = rows;
     const size_t values = (size_t)rows * c->hidden_size, choices = (size_t)rows * c->top_k;
     p->x = malloc(values * sizeof *p->x);
@@ -170,9 +171,9 @@ static int time_ducks(struct engine_probe *p, enum probe_rows kind, struct error
 
 /* ---- backend ---- */
 
-/* One row: through all layers and the head. Many: through layers until the time is over or there is none
+/* Few rows: through all layers and the head. Many: through layers until the time is over or there is none
  * left. The answers are zeros. */
-static int walk(struct engine_probe *p, uint32_t rows, uint32_t *passes, struct error *err)
+static int walk(struct engine_probe *p, bool many, struct spent *to, struct error *err)
 {
     const struct model_config *c = &p->e->model->config;
     struct backend *b = p->e->backend;
@@ -182,49 +183,63 @@ static int walk(struct engine_probe *p, uint32_t rows, uint32_t *passes, struct 
         const enum backend_event event = b->ops->poll(b, 0, &step, err);
         assert(event != BACKEND_BUSY); // it computes in poll
         if (event == BACKEND_FAILED) return -EIO;
-        *passes += rows > 1 || event == BACKEND_DONE;
+        to->times += many || event == BACKEND_DONE;
         if (event == BACKEND_DONE) return 0;
-        if (rows > 1 && (step.layer + 1 == c->layers || clock_s() - began >= LAYERS_SECONDS)) return 0;
+        if (many && (step.layer + 1 == c->layers || clock_s() - began >= LAYERS_SECONDS)) return 0;
         memset(step.y, 0, (size_t)step.tokens * c->hidden_size * sizeof *step.y);
         b->ops->resume(b, 0);
     }
 }
 
-static int run_job(struct engine_probe *p, const struct backend_job *job, struct probe_times *t,
+static int run_job(struct engine_probe *p, const struct backend_job *job, bool many, struct spent *to,
                    struct error *err)
 {
     struct backend *b = p->e->backend;
     const double began = clock_s(), cpu_began = cpu_s();
     int rc = b->ops->start(b, 0, job, err);
     if (rc) return rc;
-    rc = walk(p, t->rows, &t->backend.times, err);
-    t->backend.seconds += clock_s() - began;
-    t->backend.cpu_s += cpu_s() - cpu_began;
+    rc = walk(p, many, to, err);
+    to->seconds += clock_s() - began;
+    to->cpu_s += cpu_s() - cpu_began;
     b->ops->cancel(b, 0);
     return rc;
 }
 
 /* All rows want logits, so that no layer leaves out any. */
-static int time_backend(struct engine_probe *p, struct probe_times *t, struct error *err)
+static int time_backend(struct engine_probe *p, enum probe_rows kind, struct error *err)
 {
     struct engine *e = p->e;
+    struct probe_times *t = &p->times[kind];
     struct sequence s;
     for (uint32_t i = 0; i < t->rows; i++) p->ids[i] = (int32_t)below(&p->seed, e->model->config.vocab_size);
     int rc = sequence_open(&s, e->backend, &(struct sequence_start){p->ids, t->rows, t->rows, t->rows}, err);
     if (rc) return rc;
     const struct backend_job job = sequence_main_job(&s, t->rows, 0);
-    rc = run_job(p, &job, t, err);
+    rc = run_job(p, &job, kind == PROBE_MANY, &t->backend, err);
     sequence_close(&s);
     return rc;
 }
 
-int engine_probe_slice(struct engine_probe *p, enum probe_rows kind, struct error *err)
+static double ducks_seconds(const struct probe_times *t)
 {
-    struct probe_times *t = &p->times[kind];
+    return t->dense.spent.seconds + t->experts.spent.seconds;
+}
+
+static double all_seconds(const struct probe_times *t)
+{
+    return ducks_seconds(t) + t->backend.seconds;
+}
+
+int engine_probe_slice(struct engine_probe *p, bool many, struct error *err)
+{
+    const struct probe_times *one = &p->times[PROBE_ONE], *pair = &p->times[PROBE_PAIR];
+    const bool both = pair->rows > 0 && all_seconds(pair) < all_seconds(one);
+    const enum probe_rows kind = many ? PROBE_MANY : both ? PROBE_PAIR : PROBE_ONE;
+    const struct probe_times *t = &p->times[kind];
     if (!lanes_idle(p->e->lanes, 0))
         return error_set(err, -EBUSY, "lane 0 still waits for an answer from the flock");
-    const double ducks = t->dense.spent.seconds + t->experts.spent.seconds;
-    return p->backend_too && t->backend.seconds < ducks ? time_backend(p, t, err) : time_ducks(p, kind, err);
+    return p->backend_too && t->backend.seconds < ducks_seconds(t) ? time_backend(p, kind, err)
+                                                                   : time_ducks(p, kind, err);
 }
 
 /* ---- rates ---- */

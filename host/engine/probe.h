@@ -10,14 +10,15 @@
 
 #include "host/engine/engine.h"
 
-enum probe_rows { PROBE_ONE, PROBE_MANY, PROBE_KINDS }; // of a step and of a job: one row; a prompt's
+/* Rows of a step and of a job: one; two, where a draft is verified so; a prompt's. */
+enum probe_rows { PROBE_ONE, PROBE_PAIR, PROBE_MANY, PROBE_KINDS };
 
 /* What all slices of a kind say; NAN: there was none. */
 struct probe_rates {
     uint32_t rows;
     bool networked;                // ducks say themselves how long they computed
     double duck_gb_s, duck_gflops; // of one duck: of the experts that it read, two for a multiply-add
-    double backend_ms; // one row: through the whole model, head included; many: through a layer, on average
+    double backend_ms; // many rows: through a layer, on average; else the whole model, head included
 };
 
 struct engine_probe;
@@ -25,9 +26,10 @@ struct engine_probe;
 int engine_probe_open(struct engine_probe **out, struct engine *e, uint32_t rows, struct error *err);
 void engine_probe_close(struct engine_probe *p);
 
-/* The next slice, of ducks or backend, whichever has had less time: a step; a job of one row, or layers of
- * one of many rows for a quarter of a second. Generations may be under way, but between two rounds. */
-int engine_probe_slice(struct engine_probe *p, enum probe_rows kind, struct error *err);
+/* The next slice, of many rows or of few, of ducks or backend, whichever has had less time: a step; a job, or
+ * layers of one of many rows for a quarter of a second. Generations may be under way, but between two rounds.
+ */
+int engine_probe_slice(struct engine_probe *p, bool many, struct error *err);
 /* cpu_time: in CPU time of this process instead of the clock's; for one thread. */
 struct probe_rates engine_probe_rates(const struct engine_probe *p, enum probe_rows kind, bool cpu_time);
 

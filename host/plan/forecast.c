@@ -219,16 +219,15 @@ static double verify_ms(struct sim *s, const struct model_config *c, double cont
     return 1e3 * sim_run(s, job, jobs, lanes);
 }
 
-/* The MTP layer over `rows` new positions, then its head. */
+/* The MTP layer over `rows` new positions in so many jobs, then its head. */
 static double mtp_ms(struct sim *s, const struct model_config *c, const struct forecast_inputs *in,
-                     double context, uint32_t rows)
+                     double context, double rows, uint32_t jobs)
 {
     struct sim_job job[2];
-    uint32_t jobs = in->merged > 0 ? 1 : rows; // together, or one after the other
     for (uint32_t i = 0; i < jobs; i++)
-        job[i] = (struct sim_job){.rows = (double)rows / jobs,
+        job[i] = (struct sim_job){.rows = rows / jobs,
                                   .context = context,
-                                  .last_rows = (double)rows / jobs,
+                                  .last_rows = rows / jobs,
                                   .first = c->layers,
                                   .last = c->layers,
                                   .head = i + 1 == jobs,
@@ -236,17 +235,26 @@ static double mtp_ms(struct sim *s, const struct model_config *c, const struct f
     return 1e3 * sim_run(s, job, jobs, (uint32_t)lanes_of(in));
 }
 
+/* Of the prompt's last chunk: what the MTP layer gets when the first token is there. */
+static double mtp_prompt_rows(const struct forecast_inputs *in)
+{
+    double rows = fmod(in->prompt_tokens - 1, in->prefill_chunk) + 1;
+    return in->gpu > 0 ? rows : fmin(MTP_WINDOW, in->prompt_tokens);
+}
+
 static void decode(struct forecast *f, struct sim *s, const struct model_config *c,
                    const struct forecast_inputs *in)
 {
     double context = in->prompt_tokens + in->output_tokens / 2, a = in->acceptance;
+    f->mtp_prompt_ms = 0;
     if (in->mtp > 0 && c->mtp_layers > 0) {
         f->serial_pair_ms = verify_ms(s, c, context, 2, 2, 1);
         f->pair_ms = verify_ms(s, c, context, 2, in->one_job > 0 ? 1 : 2, (uint32_t)lanes_of(in));
         f->duck_share = sim_duck_share(s);
         f->gpu_share = sim_gpu_share(s);
-        f->fast_ms = mtp_ms(s, c, in, context, 2);
-        f->round_ms = f->pair_ms + a * f->fast_ms + (1 - a) * mtp_ms(s, c, in, context, 1);
+        f->fast_ms = mtp_ms(s, c, in, context, 2, in->merged > 0 ? 1 : 2); // together, or one after the other
+        f->round_ms = f->pair_ms + a * f->fast_ms + (1 - a) * mtp_ms(s, c, in, context, 1, 1);
+        f->mtp_prompt_ms = mtp_ms(s, c, in, in->prompt_tokens, mtp_prompt_rows(in), 1);
         f->tpot_ms = f->round_ms / (1 + a);
     } else {
         f->serial_pair_ms = f->pair_ms = f->fast_ms = NAN;

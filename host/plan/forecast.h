@@ -24,6 +24,7 @@ struct forecast {
     double cold_start_s, disk_s, uplink_s, link_s;
     double ttft_s, prefill_tok_s;
     double round_ms, pair_ms, serial_pair_ms, fast_ms; // pair: both rows; fast: from there to the end of MTP
+    double mtp_prompt_ms; // before the first draft, once: the MTP layer over the end of the prompt
     double tpot_ms, decode_tok_s;
     double duck_share, gpu_share; // busy, of a pair
     struct sim_stages stages;

@@ -154,9 +154,9 @@ static void a_run_is_projected_beside_what_it_took(void **state)
                                            {"0.1", "1000", "0.4", "e4m3"}};
     double ms[4];
     for (int i = 0; i < 4; i++) {
-        o = run("sed -E 's/\"duck_bandwidth_gb_s\": [0-9.]+/\"duck_bandwidth_gb_s\": %s/; "
+        o = run("sed -E 's/\"((duck|pair)_bandwidth_gb_s)\": [0-9.]+/\"\\1\": %s/g; "
                 "s/\"duck_gflops\": [0-9.]+/\"duck_gflops\": %s/; "
-                "s/\"(backend_(row|layer)_ms)\": [0-9.]+/\"\\1\": %s/g; "
+                "s/\"(backend_(row|pair|layer)_ms)\": [0-9.]+/\"\\1\": %s/g; "
                 "s/\"expert_format\": \"fp9\"/\"expert_format\": \"%s\"/' d/summary.json > e; mkdir -p f && "
                 "mv e f/summary.json && $D plan --hardware $S/configs/hardware-epyc-1thread.json --bench f "
                 "--json",
