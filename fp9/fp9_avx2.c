@@ -9,7 +9,6 @@ enum {
     STREAMS = 4,  // panels read at once by one token: the chain of a panel is sequential by contract, so four
                   // panels give the four independent FMAs that cover the FMA's latency
     TOKENS = 6,   // tokens x 2 panels = 12 accumulators, which with 2 weights and x fill the 16 registers
-    BLOCK_FLOATS = FP9_BLOCK * FP9_LANES,
 };
 
 /* One panel of a dot: where it is read, what is read after it, its row of scales, its marks if it is e4m3,
@@ -26,7 +25,7 @@ static struct stream stream_of(const struct fp9_matrix *m, size_t p, size_t side
 {
     size_t row = (m->first_output + 8 * p) / FP9_BLOCK - m->first_output / FP9_BLOCK;
     const uint8_t *panel = m->panels + p * m->panel_stride;
-    const uint16_t *marks = m->format == FP9_E4M3 ? m->marks + p * m->mark_stride : NULL;
+    const uint16_t *marks = m->format == FP9_FP9 ? NULL : m->marks + p * m->mark_stride;
     return (struct stream){panel, panel + side * m->panel_stride, m->scales + row * m->scale_stride, marks,
                            y};
 }
@@ -249,54 +248,70 @@ static direct_fn *const direct_tokens[FP9_FORMATS][FP9__TOKENS - FEW] = {
     {direct_FP9_FP9_4, direct_FP9_FP9_5, direct_FP9_FP9_6},
     {direct_FP9_E4M3_4, direct_FP9_E4M3_5, direct_FP9_E4M3_6}};
 
-/* ---- more tokens, or a single panel: a block is decoded once into L1 and used for all tokens ---- */
+/* ---- more tokens, or a single panel: a block is unpacked once into L1 and used for all tokens ---- */
 
-FP9__INLINE void decode_group(enum fp9__way way, const uint8_t *group, size_t tiles, float *w)
+/* Vector `step` i of w is inputs 2 i and 2 i + 1 of the block. */
+FP9__INLINE void unpack_group(enum fp9__way way, const uint8_t *group, size_t tiles, __m256i *w, size_t step)
 {
     const enum fp9_format f = fp9__format(way);
-    for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS * FP9_LANES) {
+    for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS / 2 * step) {
         const uint8_t *strip = group + fp9__strip_offset(f, t);
         size_t tile = t % FP9__STRIP_TILES;
         _mm_prefetch((const char *)(strip + fp9__head(f) + tile * FP9__TILE_BYTES + AHEAD), _MM_HINT_T0);
-        fp9__tile(way, strip, tile, w, FP9_LANES);
+        fp9__unpack(way, strip, tile, w, step);
     }
 }
 
 /* A block of a panel; its scale, as these weights want it. */
-static float decode_block(enum fp9_format f, const struct stream *s, size_t block, size_t tiles, float *w)
+static float unpack_block(enum fp9_format f, const struct stream *s, size_t block, size_t tiles, __m256i *w,
+                          size_t step)
 {
     const uint8_t *group = s->panel + block * fp9__group_bytes(f);
     if (f == FP9_FP9) {
-        decode_group(FP9__WAY_FP9, group, tiles, w);
+        unpack_group(FP9__WAY_FP9, group, tiles, w, step);
     } else if (!s->marks[block]) {
-        decode_group(FP9__WAY_E4M3, group, tiles, w);
+        unpack_group(FP9__WAY_E4M3, group, tiles, w, step);
     } else {
-        decode_group(FP9__WAY_SMALL, group, tiles, w);
+        unpack_group(FP9__WAY_SMALL, group, tiles, w, step);
         return s->scales[block] * (FP9_W_SCALE / FP9_E4M3_SCALE);
     }
     return s->scales[block];
 }
 
-FP9__INLINE void micro(const float *w, unsigned panels, const float *const x[], unsigned tokens,
+/* a0 += w0 times *x, and with two panels a1 += w1 times *x. Written down as it shall run: the compiler would
+ * load activations before their turn and put accumulators into memory for them. */
+FP9__INLINE void products(const float *x, unsigned panels, __m256 w0, __m256 w1, __m256 *a0, __m256 *a1)
+{
+    __m256 xk;
+    if (panels > 1)
+        __asm__ volatile("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1"
+                         : "+x"(*a0), "+x"(*a1), "=&x"(xk)
+                         : "m"(*x), "x"(w0), "x"(w1));
+    else
+        __asm__ volatile("vbroadcastss %2, %1\n\tvfmadd231ps %3, %1, %0"
+                         : "+x"(*a0), "=&x"(xk)
+                         : "m"(*x), "x"(w0));
+}
+
+FP9__INLINE void micro(const __m256i *w, unsigned panels, const float *const x[], unsigned tokens,
                        size_t inputs, const float scale[], float *const y[], size_t y_stride)
 {
+    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
     __m256 acc[2][TOKENS];
     FP9__UNROLL
     for (unsigned p = 0; p < panels; p++) FP9__UNROLL
     for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
-    for (size_t i = 0; i < inputs; i++) {
-        __m256 wi[2];
+    for (size_t i = 0; i < inputs; i += 2, w += panels) {
+        __m256 w0 = _mm256_castsi256_ps(_mm256_and_si256(w[0], upper)), w1 = w0;
+        if (panels > 1) w1 = _mm256_castsi256_ps(_mm256_and_si256(w[1], upper));
         FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) wi[p] = _mm256_load_ps(w + p * BLOCK_FLOATS + 8 * i);
+        for (unsigned t = 0; t < tokens; t++) products(x[t] + i, panels, w0, w1, &acc[0][t], &acc[1][t]);
+        __asm__ volatile("" : "+r"(w)); // loaded again: there is no register to hold it
+        w0 = w1 = _mm256_castsi256_ps(_mm256_slli_epi32(w[0], 16));
+        if (panels > 1) w1 = _mm256_castsi256_ps(_mm256_slli_epi32(w[1], 16));
         FP9__UNROLL
-        for (unsigned t = 0; t < tokens; t++) {
-            __m256 xi = _mm256_broadcast_ss(x[t] + i);
-            FP9__UNROLL
-            for (unsigned p = 0; p < panels; p++) acc[p][t] = _mm256_fmadd_ps(wi[p], xi, acc[p][t]);
-        }
+        for (unsigned t = 0; t < tokens; t++) products(x[t] + i + 1, panels, w0, w1, &acc[0][t], &acc[1][t]);
     }
-    __asm__ volatile(""
-                     : "+r"(scale)); // the scales are not loaded before the loop, which needs all registers
     FP9__UNROLL
     for (unsigned p = 0; p < panels; p++) FP9__UNROLL
     for (unsigned t = 0; t < tokens; t++) {
@@ -307,9 +322,9 @@ FP9__INLINE void micro(const float *w, unsigned panels, const float *const x[], 
 
 /* A function of its own per size, for the registers' sake. */
 #define MICRO_FUNCTION(P, T)                                                                                 \
-    static                                                                                                   \
-        __attribute__((noinline)) void micro_##P##_##T(const float *w, const float *const *x, size_t inputs, \
-                                                       const float *scale, float *const *y, size_t y_stride) \
+    static __attribute__((noinline)) void micro_##P##_##T(const __m256i *w, const float *const *x,           \
+                                                          size_t inputs, const float *scale,                 \
+                                                          float *const *y, size_t y_stride)                  \
     {                                                                                                        \
         micro(w, P, x, T, inputs, scale, y, y_stride);                                                       \
     }
@@ -322,13 +337,13 @@ MICRO_FUNCTION(2, 4)
 MICRO_FUNCTION(2, 5)
 MICRO_FUNCTION(2, 6)
 
-typedef void micro_fn(const float *w, const float *const *x, size_t inputs, const float *scale,
+typedef void micro_fn(const __m256i *w, const float *const *x, size_t inputs, const float *scale,
                       float *const *y, size_t y_stride);
 
 static void many_tokens(enum fp9_format f, const struct stream *s, unsigned panels, size_t inputs,
                         const struct fp9_rows *rows, size_t y_stride)
 {
-    float w[2 * BLOCK_FLOATS] __attribute__((aligned(64)));
+    __m256i w[FP9_BLOCK] __attribute__((aligned(64))); // of two panels
     size_t tiles = fp9__tiles(inputs);
     size_t parts = (rows->count + TOKENS - 1) / TOKENS; // of nearly equal size, 3 tokens at least: 7 is 4 + 3
     static micro_fn *const size[2][4] = {{micro_1_3, micro_1_4, micro_1_5, micro_1_6},
@@ -336,8 +351,7 @@ static void many_tokens(enum fp9_format f, const struct stream *s, unsigned pane
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
         float scale[2] = {0, 0};
-        for (unsigned p = 0; p < panels; p++)
-            scale[p] = decode_block(f, &s[p], block, group, w + p * BLOCK_FLOATS);
+        for (unsigned p = 0; p < panels; p++) scale[p] = unpack_block(f, &s[p], block, group, w + p, panels);
         for (size_t part = 0; part < parts; part++) {
             size_t from = rows->count * part / parts, tokens = rows->count * (part + 1) / parts - from;
             const float *x[TOKENS];

@@ -21,12 +21,14 @@ enum {
     FEW = 2,                                 // pairs up to which a quad's four panels are enough chains
     DECODE = 3,                              // what decoding weights costs beside one pair's products
     MOST_FETCHED = 8,                        // pairs whose activations are fetched ahead
+    UNPACKED = 8,                            // slices that are unpacked at a time: 4 KiB
     AHEAD = 4096, // bytes of prefetch: one stream, so twice the distance of the dots' (fp9_avx2.c)
 };
 
 struct nest {
     const struct fp9_down *d;
     size_t quad_bytes, strips; // of a quad; strips that are whole
+    size_t distance;           // quads that make AHEAD bytes
     size_t panel, quads;       // row panels of this pass
     size_t stored;             // of its row panels the matrix has
     size_t token, tokens;      // tokens of this pass
@@ -194,68 +196,134 @@ SHARE_FUNCTION(FP9_FP9, 2)
 SHARE_FUNCTION(FP9_E4M3, 1)
 SHARE_FUNCTION(FP9_E4M3, 2)
 
-/* ---- more pairs ---- */
+/* ---- more pairs: the tiles of some slices are unpacked once into L1 and used for all pairs ---- */
 
-/* Pairs [from, from + pairs), all slices of the share. */
-FP9__INLINE void batch(enum fp9_format f, const struct share *h, size_t from, unsigned pairs)
+/* Slices [first, first + count), count <= UNPACKED. Vector 4 i + p of a tile is inputs 2 i and 2 i + 1 of
+ * panel p. */
+struct unpacked {
+    __m256i w[UNPACKED][FP9_TILE_INPUTS / 2 * FP9_QUAD];
+    float scale[UNPACKED];
+    size_t first, count;
+};
+
+FP9__INLINE void unpack_quad(enum fp9__way way, const uint8_t *strip, size_t slot, size_t t, __m256i *w)
+{
+    FP9__UNROLL
+    for (unsigned p = 0; p < FP9_QUAD; p++) fp9__unpack(way, strip + p * slot, t, w + p, FP9_QUAD);
+}
+
+FP9__INLINE void unpack_slices(enum fp9_format f, const struct share *h, struct unpacked *u)
 {
     const struct nest *n = h->nest;
-    const float *x[FP9__TOKENS];
-    __m256 *sums[FP9__TOKENS];
-    FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++) {
-        x[q] = n->d->hs + (from + q) * n->d->hs_stride;
-        sums[q] = sums_of(h, from + q);
-    }
-    for (size_t i = 0; i < 2 * h->count; i++) {
-        size_t couple = i & 1, s = h->first + i / 2, strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES;
+    for (size_t i = 0; i < u->count; i++) {
+        size_t s = u->first + i, strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES;
         size_t slot = strip < n->strips ? fp9__whole_strip(f) : fp9__strip_bytes(f, 8 * n->d->slices, strip);
-        size_t at = strip * quad_strip(f) + 2 * couple * slot;
-        const char *ahead =
-            (const char *)h->ahead + strip * quad_strip(f) + (2 * t + couple) * quad_strip(f) / 8;
-        __m256 acc[2][FP9__TOKENS];
+        const uint8_t *at = h->quad + strip * quad_strip(f);
+        const char *ahead = (const char *)h->ahead + strip * quad_strip(f) + t * quad_strip(f) / 4;
         FP9__UNROLL
-        for (unsigned k = 0; k < 3; k++) _mm_prefetch(ahead + 64 * (size_t)k, _MM_HINT_T0);
-        FP9__UNROLL
-        for (unsigned p = 0; p < 2; p++) FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) acc[p][q] = _mm256_setzero_ps();
-        if (way_of(f, h, s) == FP9__WAY_SMALL)
-            fp9__tile_products(FP9__WAY_SMALL, h->quad + at, slot, t, x, 8 * s, pairs, acc);
-        else
-            fp9__tile_products(fp9__way_of(f, 0, 0), h->quad + at, slot, t, x, 8 * s, pairs, acc);
-        __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
-        FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
-        for (unsigned p = 0; p < 2; p++) {
-            __m256 *sum = sums[q] + 2 * i + p;
-            *sum = _mm256_fmadd_ps(scale, acc[p][q], *sum);
+        for (unsigned k = 0; k < 5; k++) _mm_prefetch(ahead + 64 * (size_t)k, _MM_HINT_T0);
+        u->scale[i] = h->scales[(h->column + 8 * s) / FP9_BLOCK];
+        if (way_of(f, h, s) == FP9__WAY_SMALL) {
+            unpack_quad(FP9__WAY_SMALL, at, slot, t, u->w[i]);
+            u->scale[i] *= FP9_W_SCALE / FP9_E4M3_SCALE;
+        } else {
+            unpack_quad(fp9__way_of(f, 0, 0), at, slot, t, u->w[i]);
         }
     }
 }
 
-#define BATCH_FUNCTION(F, Q)                                                                                 \
-    static __attribute__((noinline)) void batch_##F##_##Q(const struct share *h, size_t from)                \
-    {                                                                                                        \
-        batch(F, h, from, Q);                                                                                \
-    }
-#define BATCH_FUNCTIONS(F)                                                                                   \
-    BATCH_FUNCTION(F, 3)                                                                                     \
-    BATCH_FUNCTION(F, 4)                                                                                     \
-    BATCH_FUNCTION(F, 5)                                                                                     \
-    BATCH_FUNCTION(F, 6)
-BATCH_FUNCTIONS(FP9_FP9)
-BATCH_FUNCTIONS(FP9_E4M3)
+static __attribute__((noinline)) void unpack_fp9(const struct share *h, struct unpacked *u)
+{
+    unpack_slices(FP9_FP9, h, u);
+}
 
-/* In parts of nearly equal size, 3 at least: 7 is 3 + 4. */
+static __attribute__((noinline)) void unpack_e4m3(const struct share *h, struct unpacked *u)
+{
+    unpack_slices(FP9_E4M3, h, u);
+}
+
+/* Two inputs of a panel, two pairs. Written down as it shall run: the compiler would load a vector of weights
+ * for each of its uses. */
+FP9__INLINE void two_inputs(const __m256i *w, __m256i upper, const __m256 x[2], const __m256 x1[2],
+                            __m256 *blk, __m256 *blk1)
+{
+    __m256i even, odd;
+    __asm__ volatile("vmovdqa %4, %3\n\tvpand %5, %3, %2\n\tvpslld $16, %3, %3\n\t"
+                     "vfmadd231ps %2, %6, %0\n\tvfmadd231ps %2, %7, %1\n\t"
+                     "vfmadd231ps %3, %8, %0\n\tvfmadd231ps %3, %9, %1"
+                     : "+x"(*blk), "+x"(*blk1), "=&x"(even), "=&x"(odd)
+                     : "m"(*w), "x"(upper), "x"(x[0]), "x"(x1[0]), "x"(x[1]), "x"(x1[1]));
+}
+
+/* Eight chains of products: two pairs with the four panels. More would not be faster: their sums would all be
+ * stored at once, and nothing else runs meanwhile. */
+static __attribute__((noinline)) void pairs_2(const struct share *h, const struct unpacked *u, size_t pair)
+{
+    const struct fp9_down *d = h->nest->d;
+    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+    const float *hs = d->hs + pair * d->hs_stride + 8 * u->first, *hs1 = hs + d->hs_stride;
+    __m256 *sum = sums_of(h, pair) + (u->first - h->first) * FP9_QUAD;
+    __m256 *sum1 = sums_of(h, pair + 1) + (u->first - h->first) * FP9_QUAD;
+    for (size_t i = 0; i < u->count; i++, hs += 8, hs1 += 8, sum += FP9_QUAD, sum1 += FP9_QUAD) {
+        const __m256i *w = u->w[i];
+        __m256 blk[FP9_QUAD], blk1[FP9_QUAD];
+        FP9__UNROLL
+        for (unsigned p = 0; p < FP9_QUAD; p++) blk[p] = blk1[p] = _mm256_setzero_ps();
+        FP9__UNROLL
+        for (unsigned k = 0; k < FP9_TILE_INPUTS; k += 2) {
+            __m256 x[2] = {_mm256_broadcast_ss(hs + k), _mm256_broadcast_ss(hs + k + 1)};
+            __m256 x1[2] = {_mm256_broadcast_ss(hs1 + k), _mm256_broadcast_ss(hs1 + k + 1)};
+            FP9__UNROLL
+            for (unsigned p = 0; p < FP9_QUAD; p++)
+                two_inputs(w + FP9_QUAD / 2 * k + p, upper, x, x1, &blk[p], &blk1[p]);
+        }
+        __m256 scale = _mm256_broadcast_ss(u->scale + i);
+        FP9__UNROLL
+        for (unsigned p = 0; p < FP9_QUAD; p++) sum[p] = _mm256_fmadd_ps(scale, blk[p], sum[p]);
+        FP9__UNROLL
+        for (unsigned p = 0; p < FP9_QUAD; p++) sum1[p] = _mm256_fmadd_ps(scale, blk1[p], sum1[p]);
+    }
+}
+
+static __attribute__((noinline)) void pairs_1(const struct share *h, const struct unpacked *u, size_t pair)
+{
+    const struct fp9_down *d = h->nest->d;
+    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+    const float *hs = d->hs + pair * d->hs_stride + 8 * u->first;
+    __m256 *sum = sums_of(h, pair) + (u->first - h->first) * FP9_QUAD;
+    for (size_t i = 0; i < u->count; i++, hs += 8, sum += FP9_QUAD) {
+        __m256 blk[FP9_QUAD];
+        FP9__UNROLL
+        for (unsigned p = 0; p < FP9_QUAD; p++) blk[p] = _mm256_setzero_ps();
+        FP9__UNROLL
+        for (unsigned k = 0; k < FP9_TILE_INPUTS; k += 2) {
+            __m256 even = _mm256_broadcast_ss(hs + k), odd = _mm256_broadcast_ss(hs + k + 1);
+            FP9__UNROLL
+            for (unsigned p = 0; p < FP9_QUAD; p++) {
+                __m256i w = u->w[i][FP9_QUAD / 2 * k + p];
+                blk[p] = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(w, upper)), even, blk[p]);
+                blk[p] = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), odd, blk[p]);
+            }
+        }
+        __m256 scale = _mm256_broadcast_ss(u->scale + i);
+        FP9__UNROLL
+        for (unsigned p = 0; p < FP9_QUAD; p++) sum[p] = _mm256_fmadd_ps(scale, blk[p], sum[p]);
+    }
+}
+
 static void share_many(const struct share *h)
 {
-    static void (*const size[FP9_FORMATS][4])(const struct share *, size_t) = {
-        {batch_FP9_FP9_3, batch_FP9_FP9_4, batch_FP9_FP9_5, batch_FP9_FP9_6},
-        {batch_FP9_E4M3_3, batch_FP9_E4M3_4, batch_FP9_E4M3_5, batch_FP9_E4M3_6}};
-    size_t pairs = h->to - h->from, parts = (pairs + FP9__TOKENS - 1) / FP9__TOKENS;
-    for (size_t part = 0; part < parts; part++) {
-        size_t from = pairs * part / parts;
-        size[h->nest->d->format][pairs * (part + 1) / parts - from - 3](h, h->from + from);
+    struct unpacked u;
+    const size_t end = h->first + h->count;
+    for (u.first = h->first; u.first < end; u.first += u.count) {
+        u.count = end - u.first < UNPACKED ? end - u.first : UNPACKED;
+        if (h->nest->d->format == FP9_FP9)
+            unpack_fp9(h, &u);
+        else
+            unpack_e4m3(h, &u);
+        size_t pair = h->from;
+        for (; pair + 1 < h->to; pair += 2) pairs_2(h, &u, pair);
+        if (pair < h->to) pairs_1(h, &u, pair);
     }
 }
 
@@ -284,7 +352,7 @@ static void expert_slices(const struct nest *n, const struct fp9_down_expert *e,
 {
     struct share h = {
         .nest = n, .column = e->column, .first = first, .count = count, .from = r.from, .to = r.to};
-    size_t pairs = r.to - r.from, distance = AHEAD / n->quad_bytes + 1;
+    size_t pairs = r.to - r.from, distance = n->distance;
     static void (*const few[FP9_FORMATS][FEW])(const struct share *) = {{share_FP9_FP9_1, share_FP9_FP9_2},
                                                                         {share_FP9_E4M3_1, share_FP9_E4M3_2}};
     void (*share)(const struct share *) =
@@ -399,7 +467,9 @@ static void add_nodes(const struct nest *n, struct fp9_down_walk *w, size_t firs
 static const uint8_t *quads_after(const struct nest *n, size_t e)
 {
     size_t then = e + (n->quads > 1 ? 1 : 2), experts = n->d->experts;
-    return quad_of(n, &n->d->expert[then % experts], then < experts ? 0 : n->quads);
+    if (then < experts) return quad_of(n, &n->d->expert[then], 0);
+    then -= experts;
+    return quad_of(n, &n->d->expert[then < experts ? then : 0], n->quads);
 }
 
 /* Experts from where the walk stands. 0: *work is used up before the last. */
@@ -410,7 +480,7 @@ static int experts(const struct nest *n, size_t count, struct fp9_down_walk *w, 
     struct range r = pairs_of(n, &d->expert[w->expert]), next;
     for (; w->expert < d->experts; w->expert++, r = next) {
         if (*work == 0) return 0;
-        next = pairs_of(n, &d->expert[(w->expert + 1) % d->experts]);
+        next = pairs_of(n, &d->expert[w->expert + 1 < d->experts ? w->expert + 1 : 0]);
         fetch_pairs(d, next, w->slice, count);
         expert_slices(n, &d->expert[w->expert], r, w->slice, count, quads_after(n, w->expert));
         size_t pairs = r.to - r.from, tiles = n->quads * FP9_QUAD * count;
@@ -456,6 +526,7 @@ static int some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *
     struct nest n = {.d = d,
                      .quad_bytes = fp9_quad_bytes(d->format, 8 * d->slices),
                      .strips = d->slices / FP9__STRIP_TILES,
+                     .distance = AHEAD / fp9_quad_bytes(d->format, 8 * d->slices) + 1,
                      .chunk = slices_of_chunk(d),
                      .waiting = w->cells};
     size_t levels = 0, quads = quads_of_pass(d);

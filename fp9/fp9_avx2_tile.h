@@ -15,6 +15,7 @@
 #define FP9_FP9_AVX2_TILE_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #include "fp9/fp9_layout.h"
 
@@ -99,27 +100,10 @@ FP9__INLINE __m256 fp9__x(enum fp9__way way, const float *x)
     return way == FP9__WAY_SMALL ? _mm256_mul_ps(all, _mm256_set1_ps(FP9_W_SCALE / FP9_E4M3_SCALE)) : all;
 }
 
-/* All eight inputs of tile t of a strip, 8 floats each, `step` floats apart. */
-FP9__INLINE void fp9__tile(enum fp9__way way, const uint8_t *strip, size_t t, float *w, size_t step)
-{
-    __m256i s = fp9__signs(way, strip, t);
-    const uint8_t *words = strip + fp9__head(fp9__format(way)) + t * FP9__TILE_BYTES;
-    FP9__UNROLL
-    for (unsigned half = 0; half < 2; half++) {
-        __m256i word = fp9__load(words + half * FP9__VECTOR);
-        __m256i first = fp9__first_view(way, word), second = fp9__second_view(way, word, s);
-        FP9__UNROLL
-        for (unsigned k = 0; k < 4; k++)
-            _mm256_store_ps(w + (4 * half + k) * step, fp9__weight(way, k < 2 ? first : second, k));
-        s = fp9__next_signs(way, s);
-    }
-}
-
-/* ---- several tokens: weights are made on the way to the products ----
+/* ---- 4 to 6 tokens: weights are made on the way to the products ----
  *
  * Two panels x up to six tokens are twelve chains, and the registers that are left make one weight a panel.
- * Making it again for every six tokens costs four operations on ports that multiply-adds leave idle; storing
- * decoded weights first would cost a store and two loads each, and its time is not hidden. */
+ */
 enum { FP9__TOKENS = 6 };
 
 /* Input k of a word that is loaded again for each. `mixed`: the second view of fp9. */
@@ -162,6 +146,36 @@ FP9__INLINE void fp9__tile_products(enum fp9__way way, const uint8_t *strip, siz
             FP9__UNROLL
             for (unsigned p = 0; p < 2; p++) acc[p][q] = _mm256_fmadd_ps(w[p], xk, acc[p][q]);
         }
+    }
+}
+
+/* ---- more tokens: a tile is unpacked once into L1, two inputs to a lane ----
+ *
+ * The upper half of a lane is what an even input has in the upper half of its fp32 bits, the lower half the
+ * same of the odd input after it (the lower halves of the weights are zero): a mask or a shift is left to do.
+ * Whole weights would be twice the stores, and beside the products a store costs the time of two loads. */
+
+/* Inputs 0 and 1 of a word's first view, or 2 and 3 of its second. */
+FP9__INLINE __m256i fp9__two_inputs(enum fp9__way way, __m256i view, bool second)
+{
+    const __m256i mask = _mm256_set1_epi32(way == FP9__WAY_E4M3 ? (int)0x87f087f0 : (int)0x8ff08ff0);
+    const __m256i rotate = _mm256_setr_epi8(3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14, 3, 0, 1, 2,
+                                            7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14);
+    if (second && way == FP9__WAY_FP9) view = _mm256_shuffle_epi8(view, rotate);
+    return _mm256_and_si256(view, mask);
+}
+
+/* All of tile t of a strip: four vectors, `step` apart. */
+FP9__INLINE void fp9__unpack(enum fp9__way way, const uint8_t *strip, size_t t, __m256i *w, size_t step)
+{
+    __m256i s = fp9__signs(way, strip, t);
+    const uint8_t *words = strip + fp9__head(fp9__format(way)) + t * FP9__TILE_BYTES;
+    FP9__UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        __m256i word = fp9__load(words + half * FP9__VECTOR);
+        w[2 * half * step] = fp9__two_inputs(way, fp9__first_view(way, word), false);
+        w[(2 * half + 1) * step] = fp9__two_inputs(way, fp9__second_view(way, word, s), true);
+        s = fp9__next_signs(way, s);
     }
 }
 

@@ -108,9 +108,16 @@ static void decode_e4m3(const struct couple *c, size_t at, size_t tiles, float *
 /* The same with subnormals, rare enough to be done by AVX2. */
 static void decode_small(const struct couple *c, size_t at, size_t tiles, float *w)
 {
-    for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS * 2 * FP9_LANES)
-        for (size_t p = 0; p < 2; p++)
-            fp9__tile(FP9__WAY_SMALL, c->panel[p] + at, t, w + p * FP9_LANES, 2 * FP9_LANES);
+    const enum fp9__way way = FP9__WAY_SMALL;
+    for (size_t j = 0; j < 2 * tiles; j++, at += FP9__VECTOR)
+        for (size_t p = 0; p < 2; p++) {
+            __m256i word = fp9__load(c->panel[p] + at);
+            __m256i first = fp9__first_view(way, word), second = fp9__second_view(way, word, word);
+            float *to = w + 2 * FP9_LANES * 4 * j + p * FP9_LANES;
+            FP9__UNROLL
+            for (unsigned k = 0; k < 4; k++)
+                _mm256_store_ps(to + (size_t)2 * FP9_LANES * k, fp9__weight(way, k < 2 ? first : second, k));
+        }
 }
 
 /* A block of a couple; what its scales are to be multiplied by. */
