@@ -14,7 +14,6 @@
 #include "host/util/clock.h"
 
 #define MAX_URL (8u << 10)
-#define MAX_HEAD (32u << 10)
 #define MAX_PENDING (64u << 10)      // pipelined bytes kept while a request is answered
 #define MAX_UNSENT (8u << 20)        // of a stream that nobody reads
 #define PIPELINE_UNSENT (256u << 10) // no further request is begun above this
@@ -68,7 +67,7 @@ static int on_url(llhttp_t *p, const char *at, size_t length)
 static int on_header(struct connection *c, const char *at, size_t length)
 {
     struct request *r = &c->request;
-    if (r->headers.length + length > MAX_HEAD) return reject(c, 431);
+    if (r->headers.length + length > CONNECTION_MAX_HEAD) return reject(c, 431);
     buffer_append(&r->headers, at, length);
     return 0;
 }

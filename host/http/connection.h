@@ -13,6 +13,8 @@
 #include "host/http/server.h"
 #include "host/text/buffer.h"
 
+#define CONNECTION_MAX_HEAD (32u << 10) // of all headers together
+
 struct request {
     llhttp_method_t method;
     struct buffer url;     // as sent

@@ -5,9 +5,10 @@
 #include <string.h>
 #include <strings.h>
 
+#include "host/http/connection.h"
 #include "host/http/routes.h"
 
-#define MAX_KEY 1022 // bytes
+#define MAX_KEY (CONNECTION_MAX_HEAD / 2) // bytes: the other half of a head is for the other headers
 
 /* A line of a file of keys, which getline() ended with a NUL. */
 static int add_line(struct server *s, char *line, size_t length, const char *path, unsigned number,
@@ -16,7 +17,7 @@ static int add_line(struct server *s, char *line, size_t length, const char *pat
     while (length && strchr(" \t\r\n", line[length - 1])) line[--length] = '\0';
     if (length == 0 || line[0] == '#') return 0;
     if (length > MAX_KEY)
-        return error_set(err, -EINVAL, "%s: line %u has %zu bytes, a key can have %d", path, number, length,
+        return error_set(err, -EINVAL, "%s: line %u has %zu bytes, a key can have %u", path, number, length,
                          MAX_KEY);
     for (size_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)line[i];

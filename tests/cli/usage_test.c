@@ -88,6 +88,8 @@ static const struct refusal refusals[] = {
     {"serve --listen 127.0.0.1:0 --cors https://a.example/", 2, "--cors is 'https://a.example/'"},
     {"serve --listen 127.0.0.1:0 --api-keys .", 1, ".: cannot be read: Is a directory"},
     {"serve --listen 127.0.0.1:0 --api-keys keys.txt", 1, "keys.txt: line 2 has a byte 0x01"},
+    {"serve --listen 127.0.0.1:0 --api-keys long-key.txt", 1,
+     "long-key.txt: line 2 has 16385 bytes, a key can have 16384"},
     {"serve --api-keys missing.txt", 1, "missing.txt: cannot be opened"},
     {"serve --lanes 0", 2, "--lanes is 0, it can be 1 to 256"},
     {"serve --queue -1", 2, "--queue is -1, it can be 0 to 10000"},
@@ -129,6 +131,7 @@ static void write_inputs(void)
     write_scratch("keys.txt", "key\nk\001ey\n");
     struct outcome o =
         run("(printf '[1'; for i in $(seq 4096); do printf ',1'; done; printf ']') > long.json;"
+            "for n in 16384 16385; do head -c $n /dev/zero | tr '\\0' k; echo; done > long-key.txt;"
             "ln -s loop loop; ln -s nothing dangling; mkdir pipes; mkfifo pipes/tokenizer.json;"
             "cp $S/models/duckling/config.json pipes");
     assert_int_equal(o.status, 0);
