@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "host/flock/net/backend.h"
+#include "host/flock/net/workers.h"
 #include "host/flock/spec.h"
 #include "host/flock/transport.h"
 #include "host/util/clock.h"
@@ -39,7 +39,7 @@ struct bench {
     struct options o;
     struct flock_spec spec;
     struct net_flock f;
-    const struct net_backend *backend;
+    const struct net_workers *workers;
     void *running;
     struct duck_bank_shape bank;
     struct plan plan;
@@ -128,9 +128,9 @@ static int start(struct bench *b, struct error *err)
     int rc = flock_spec_read(&b->spec, b->o.flock, err);
     if (rc) return rc;
     if (!b->spec.net) return error_set(err, -1, "the flock '%s' is not on a network", b->o.flock);
-    b->backend = b->spec.transport == &transport_dpdk ? &net_backend_dpdk : &net_backend_udp;
+    b->workers = b->spec.transport == &transport_dpdk ? &net_workers_dpdk : &net_workers_udp;
     rc = net_flock_init(&b->f, b->spec.net, err);
-    if (!rc) rc = b->backend->start(&b->running, &b->f, err);
+    if (!rc) rc = b->workers->start(&b->running, &b->f, err);
     return rc ? rc : reach(b, NET_FOUND, b->spec.net->find_ms, err);
 }
 
@@ -175,7 +175,7 @@ static void end(struct bench *b)
         net_set_goal(&b->f, NET_CLOSE);
         atomic_store(&b->f.failed, false);
         reach(b, NET_CLOSED, CLOSE_MS, &err); // whoever is gone ends its session by itself
-        b->backend->stop(b->running);
+        b->workers->stop(b->running);
     }
     for (int i = 0; i < MOST_LANES; i++) {
         free(b->lane[i].x);

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "host/flock/net/backend.h"
+#include "host/flock/net/workers.h"
 #include "host/util/clock.h"
 #include "tests/net/world.h"
 
@@ -95,7 +95,7 @@ static void a_captured_session_replayed_gives_the_same_bits(void **state)
     struct error err = {""};
     void *running;
     assert_int_equal(net_flock_init(&f, &config, &err), 0);
-    if (net_backend_dpdk.start(&running, &f, &err)) fail_msg("%s", err.text);
+    if (net_workers_dpdk.start(&running, &f, &err)) fail_msg("%s", err.text);
     reach(&f, NET_FOUND);
     struct net_session s = world_session(&w, 0);
     assert_int_equal(net_flock_prepare(&f, &s, w.host[0].flock.nonce, &err), 0);
@@ -114,7 +114,7 @@ static void a_captured_session_replayed_gives_the_same_bits(void **state)
     assert_true(c->late > 0);
     assert_int_equal(f.port[0].malformed + f.port[0].wrong_tag, 0);
     net_set_goal(&f, NET_REST);
-    net_backend_dpdk.stop(running);
+    net_workers_dpdk.stop(running);
     net_flock_free(&f);
     for (uint32_t i = 0; i < STEPS; i++) world_step_free(&step[i]);
     world_free(&w);

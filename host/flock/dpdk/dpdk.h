@@ -6,7 +6,7 @@
 #include <rte_mbuf.h>
 
 #include "host/flock/dpdk/frame.h"
-#include "host/flock/net/backend.h"
+#include "host/flock/net/workers.h"
 
 #define DPDK_BURST 32u
 #define DPDK_PENDING 128u // frames handed over and not yet taken by the device

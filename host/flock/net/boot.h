@@ -2,7 +2,7 @@
  * configured, started and watched by us from the flock's file alone. Only the ducks of that file are served:
  * those with a MAC address get their own address and nobody else does; for the others of a port there are as
  * many addresses as ducks. The flock's key travels in duck.conf, beside the image (docs/firmware.md). Owned
- * by the thread of the ports' backend; never on a step's path. */
+ * by the thread of a port's worker; never on a step's path. */
 #ifndef DUCKD_HOST_FLOCK_NET_BOOT_H
 #define DUCKD_HOST_FLOCK_NET_BOOT_H
 

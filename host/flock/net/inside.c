@@ -36,7 +36,7 @@ struct inside {
     int wake_fd;
     pthread_mutex_t mutex; // of sleeping cores
     pthread_cond_t cond;
-    void (*next_wake)(void *self); // the backend's
+    void (*next_wake)(void *self); // the workers'
     void *next_self;
 };
 

@@ -9,9 +9,9 @@
 
 struct inside;
 
-/* After the backend has started: the flock's last port, which has no wire. */
+/* After the workers have started: the flock's last port, which has no wire. */
 int inside_start(struct inside **out, struct net_flock *f, struct error *err);
-/* Before the backend stops. NULL is fine. */
+/* Before the workers stop. NULL is fine. */
 void inside_stop(struct inside *in);
 
 #endif

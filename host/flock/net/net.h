@@ -219,7 +219,7 @@ struct net_times {
 struct net_flock {
     struct net_config *config;
     uint32_t ports, ducks, live; // live: ducks that are not gone
-    uint32_t wires;              // ports that a backend drives
+    uint32_t wires;              // ports that workers drive
     struct net_port *port;       // (ports)
     struct net_duck *duck;       // (ducks)
 

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "duck/kat.h"
-#include "host/flock/net/backend.h"
+#include "host/flock/net/workers.h"
 #include "host/flock/transport.h"
 #include "host/util/clock.h"
 
@@ -89,8 +89,8 @@ static int prepare(struct net_flock *f, uint32_t wants, const bool *wanted, stru
 int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, uint32_t ms,
              struct net_status **out, struct error *err)
 {
-    const struct net_backend *backend =
-        spec->transport == &transport_dpdk ? &net_backend_dpdk : &net_backend_udp;
+    const struct net_workers *workers =
+        spec->transport == &transport_dpdk ? &net_workers_dpdk : &net_workers_udp;
     struct net_flock f;
     void *running = NULL;
     *out = calloc(spec->ducks, sizeof **out);
@@ -98,7 +98,7 @@ int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, 
     uint64_t log_from = wants & NET_WANT_WAKE ? net_boot_log_end(spec->net) : 0;
     int rc = net_flock_init(&f, spec->net, err);
     if (!rc) rc = prepare(&f, wants, wanted, err);
-    if (!rc) rc = backend->start(&running, &f, err);
+    if (!rc) rc = workers->start(&running, &f, err);
     uint64_t begun = clock_ns(), until = begun + 1000000ull * ms;
     bool again = wants & NET_WANT_KAT;
     for (bool done = false; !rc && !done && clock_ns() < until;) {
@@ -111,7 +111,7 @@ int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, 
         ask_again(&f, *out);
         until = clock_ns() + AGAIN_NS;
     }
-    if (running) backend->stop(running); // nothing changes from here on
+    if (running) workers->stop(running); // nothing changes from here on
     if (!rc) copy(&f, spec, log_from, *out);
     net_flock_free(&f);
     if (rc) {

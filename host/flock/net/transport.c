@@ -1,5 +1,5 @@
 /* transport.c: ducks on a network behind the transport seam: find them, open the session, send weights, then
- * steps. What moves the frames is a backend. */
+ * steps. What moves the frames are workers. */
 #include "host/flock/transport.h"
 
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "host/flock/net/backend.h"
 #include "host/flock/net/inside.h"
+#include "host/flock/net/workers.h"
 #include "host/util/clock.h"
 #include "host/util/log.h"
 
@@ -26,8 +26,8 @@
 
 struct net_transport {
     struct transport base;
-    const struct net_backend *backend;
-    void *running;         // the backend
+    const struct net_workers *workers;
+    void *running;         // the workers
     struct inside *inside; // the duck in this process; NULL: none
     struct net_flock f;
     struct net_session session; // but for the plan
@@ -67,7 +67,7 @@ static void net_close(struct transport *t)
         reach(&n->f, NET_CLOSED, CLOSE_MS, NULL);
     }
     inside_stop(n->inside);
-    if (n->running) n->backend->stop(n->running);
+    if (n->running) n->workers->stop(n->running);
     struct error why;
     if (n->host && net_guest_detach(&n->f, &n->host->f, n->match.port, &why)) {
         log_notice("%s", why.text);
@@ -128,16 +128,16 @@ static void bound_memory(const struct net_flock *f, const struct flock_spec *spe
 }
 
 static int find(struct transport **out, struct flock_spec *spec, const struct transport_ops *ops,
-                const struct net_backend *backend, struct error *err)
+                const struct net_workers *workers, struct error *err)
 {
     struct net_transport *n = calloc(1, sizeof *n);
     if (!n) return error_set(err, -ENOMEM, "no memory for a flock");
     n->base.ops = ops;
-    n->backend = backend;
+    n->workers = workers;
     int rc = net_flock_init(&n->f, spec->net, err);
     if (!rc && n->f.flock_key.k0 == 0 && n->f.flock_key.k1 == 0)
         log_notice("the flock's key is all zero: whoever is on its network can command its ducks (key_file)");
-    if (!rc) rc = backend->start(&n->running, &n->f, err);
+    if (!rc) rc = workers->start(&n->running, &n->f, err);
     if (!rc && spec->net->inside.memory_bytes) rc = inside_start(&n->inside, &n->f, err);
     const struct net_duck *missing;
     if (!rc && !reach(&n->f, NET_FOUND, spec->net->find_ms, &missing))
@@ -154,12 +154,12 @@ static int find(struct transport **out, struct flock_spec *spec, const struct tr
 
 static int find_udp(struct transport **out, struct flock_spec *spec, struct error *err)
 {
-    return find(out, spec, &transport_udp, &net_backend_udp, err);
+    return find(out, spec, &transport_udp, &net_workers_udp, err);
 }
 
 static int find_dpdk(struct transport **out, struct flock_spec *spec, struct error *err)
 {
-    return find(out, spec, &transport_dpdk, &net_backend_dpdk, err);
+    return find(out, spec, &transport_dpdk, &net_workers_dpdk, err);
 }
 
 /* ---- opening ---- */

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "host/flock/net/backend.h"
+#include "host/flock/net/workers.h"
 #include "host/util/clock.h"
 
 #define ROOMS 64u // datagrams sent by one call
@@ -242,4 +242,4 @@ static int start(void **out, struct net_flock *f, struct error *err)
     return 0;
 }
 
-const struct net_backend net_backend_udp = {.start = start, .stop = stop};
+const struct net_workers net_workers_udp = {.start = start, .stop = stop};

@@ -1,4 +1,4 @@
-/* backend.c: EAL in a thread of its own, because it pins the thread that starts it and threads inherit that;
+/* workers.c: EAL in a thread of its own, because it pins the thread that starts it and threads inherit that;
  * a worker on an lcore for every port. EAL cannot be started twice in a process. */
 #include <errno.h>
 #include <semaphore.h>
@@ -142,4 +142,4 @@ static int start(void **out, struct net_flock *f, struct error *err)
     return 0;
 }
 
-const struct net_backend net_backend_dpdk = {.start = start, .stop = stop};
+const struct net_workers net_workers_dpdk = {.start = start, .stop = stop};
