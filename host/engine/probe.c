@@ -233,7 +233,8 @@ static double all_seconds(const struct probe_times *t)
 int engine_probe_slice(struct engine_probe *p, bool many, struct error *err)
 {
     const struct probe_times *one = &p->times[PROBE_ONE], *pair = &p->times[PROBE_PAIR];
-    const bool both = pair->rows > 0 && all_seconds(pair) < all_seconds(one);
+    const double share = p->e->set.adapt ? 1 : 4; // always drafting: one row is the MTP layer's alone
+    const bool both = pair->rows > 0 && all_seconds(pair) < share * all_seconds(one);
     const enum probe_rows kind = many ? PROBE_MANY : both ? PROBE_PAIR : PROBE_ONE;
     const struct probe_times *t = &p->times[kind];
     if (!lanes_idle(p->e->lanes, 0))
