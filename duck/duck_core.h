@@ -58,32 +58,35 @@ int duck_shape_is_possible(const struct duck_shape *shape);
 
 enum duck_matrix { DUCK_GATE, DUCK_UP, DUCK_DOWN };
 
-/* Weights as the checkpoint has them, fp8 e4m3 with scales, or already fp9-representable fp32 codes.
- * For gate and up (width, hidden) rows are slices' columns; for down (hidden, width) columns are.
- * Loads one expert's matrix into every run that wants part of it: `data` is the WHOLE matrix, row-major,
- * `scales` its (ceil(rows/128), ceil(cols/128)) fp32 scales (maybe unaligned). `column` is the position of
- * this expert's column 0 inside the tensor, a multiple of 8 (non-zero only for the parts of a wide shared
- * expert), `tensor_width` the tensor's intermediate width. Element (r, c) counts code x scale[r/128][c/128]
- * in the tensor's own coordinates, whatever the cut. Returns 0, DUCK_BAD_WEIGHT: a NaN, or DUCK_BAD_SCALE: a
- * scale that is not a positive normal number below 2^duck_scale_end(); *where is then its element index in
- * `data` or `scales`. */
+/* A whole tensor of the checkpoint, row-major: gate and up (width, hidden), rows are slices' columns; down
+ * (hidden, width), columns are. Element (r, c) counts code x scale[r/128][c/128]. */
+struct duck_tensor {
+    const uint8_t *data;
+    const uint8_t *scales;  // e4m3: (ceil(rows/128), ceil(cols/128)) float, maybe unaligned; else NULL
+    uint32_t element_bytes; // 1: fp8 e4m3, 2: bf16, 4: fp32
+    uint32_t hidden, width;
+    enum duck_matrix which;
+};
+
 enum { DUCK_BAD_WEIGHT = -1, DUCK_BAD_SCALE = -2 };
 static inline int duck_scale_end(enum fp9_format f) // packed it is still a number
 {
     return f == FP9_E4M3 ? 104 : 112;
 }
-int duck_core_load_e4m3(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
-                        const uint8_t *data, const uint8_t *scales, uint32_t column, uint32_t tensor_width,
-                        uint64_t *where);
-/* The same from fp32 or bf16 elements: each 128 x 128 block of the tensor is scaled by a power of two so that
- * its largest magnitude lies in [2^14, 2^15) and rounded to fp9 (what that loses: docs/format.md).
- * DUCK_BAD_WEIGHT: not finite, or 2^126 and beyond; or the core holds e4m3, which takes e4m3 only. */
-int duck_core_load_float(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
-                         const uint8_t *data, int is_bf16, uint32_t column, uint32_t tensor_width,
-                         uint64_t *where);
+/* Loads one expert's matrix into every run that wants part of it. `column` is the position of this expert's
+ * column 0 inside the tensor, a multiple of 8 (non-zero only for the parts of a wide shared expert); scales
+ * are those of the tensor's own coordinates, whatever the cut. bf16 and fp32: each 128 x 128 block is scaled
+ * by a power of two so that its largest magnitude lies in [2^14, 2^15) and rounded to fp9 (what that loses:
+ * docs/format.md).
+ *
+ * Returns 0, DUCK_BAD_WEIGHT: a NaN, of floats also infinite or 2^126 and beyond, or floats for a core that
+ * holds e4m3; or DUCK_BAD_SCALE: a scale that is not a positive normal number below 2^duck_scale_end();
+ * *where is then its element index in `data` or `scales`. */
+int duck_core_load(struct duck_core *d, uint32_t bank, uint32_t expert, uint32_t column,
+                   const struct duck_tensor *t, uint64_t *where);
 
 /* One run's part of one expert's matrix, cut out or inside of its tensor: gate and up (8 * count, hidden),
- * down (hidden, 8 * count). The functions above load every part with the ones below. */
+ * down (hidden, 8 * count). duck_core_load() loads every part with the ones below. */
 struct duck_part {
     uint32_t run; // in the shape's order
     uint32_t expert;

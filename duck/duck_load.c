@@ -182,91 +182,66 @@ int duck_core_load_strips(struct duck_core *d, const struct duck_part *p, uint32
 
 /* ---- whole tensors ---- */
 
-/* One tensor of the checkpoint: where codes and scales come from. */
-struct source {
-    const uint8_t *data;
-    const uint8_t *scales; // e4m3 only
-    int element_bytes;     // 1: e4m3, 2: bf16, 4: fp32
-    size_t rows, cols;
-    uint64_t *where;
-};
-
 /* Scales of a part of a float tensor, into the place of its packed scales. */
-static int make_scales(const struct duck_core *d, const struct source *s, const struct duck_part *p,
-                       size_t row_block, size_t col_block, float *out)
+static int make_scales(const struct duck_core *d, const struct duck_tensor *t, const struct duck_part *p,
+                       size_t row_block, size_t col_block, float *out, uint64_t *where)
 {
+    const int down = t->which == DUCK_DOWN;
     size_t columns = (p->column + 8 * (size_t)d->run[p->run].count + FP9_BLOCK - 1) / FP9_BLOCK;
-    size_t rows = p->which == DUCK_DOWN ? d->hidden_blocks : columns;
-    size_t cols = p->which == DUCK_DOWN ? columns : d->hidden_blocks;
+    size_t rows = down ? d->hidden_blocks : columns, cols = down ? columns : d->hidden_blocks;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++) {
-            int rc = duck_core_float_scale(s->data, s->element_bytes, s->rows, s->cols, row_block + r,
-                                           col_block + c, &out[r * packed_stride(d, p) + c], s->where);
+            int rc = duck_core_float_scale(t->data, (int)t->element_bytes, down ? t->hidden : t->width,
+                                           down ? t->width : t->hidden, row_block + r, col_block + c,
+                                           &out[r * packed_stride(d, p) + c], where);
             if (rc) return rc;
         }
     return 0;
 }
 
-static int load_run(struct duck_core *d, uint32_t run, uint32_t expert, enum duck_matrix which,
-                    uint32_t column, const struct source *s)
+static int load_run(struct duck_core *d, uint32_t run, uint32_t expert, uint32_t column,
+                    const struct duck_tensor *t, uint64_t *where)
 {
+    const int down = t->which == DUCK_DOWN;
     size_t from = column + 8 * (size_t)d->run[run].first; // in the tensor
-    size_t row = which == DUCK_DOWN ? 0 : from, col = which == DUCK_DOWN ? from : 0;
-    size_t element_at = row * s->cols + col, scale_stride = (s->cols + FP9_BLOCK - 1) / FP9_BLOCK;
+    size_t row = down ? 0 : from, col = down ? from : 0, cols = down ? t->width : t->hidden;
+    size_t element_at = row * cols + col, scale_stride = (cols + FP9_BLOCK - 1) / FP9_BLOCK;
     size_t scale_at = row / FP9_BLOCK * scale_stride + col / FP9_BLOCK;
     struct duck_part p = {.run = run,
                           .expert = expert,
-                          .which = which,
+                          .which = t->which,
                           .column = (uint32_t)(from % FP9_BLOCK),
-                          .element_bytes = s->element_bytes,
-                          .data = s->data + element_at * (size_t)s->element_bytes,
-                          .stride = s->cols};
-    if (s->scales) {
-        p.scales = s->scales + 4 * scale_at;
+                          .element_bytes = (int)t->element_bytes,
+                          .data = t->data + element_at * t->element_bytes,
+                          .stride = cols};
+    if (t->scales) {
+        p.scales = t->scales + 4 * scale_at;
         p.scale_stride = scale_stride;
     } else {
-        float *made = duck__scales(d, &d->run[run], expert, which);
-        int rc = make_scales(d, s, &p, row / FP9_BLOCK, col / FP9_BLOCK, made);
+        float *made = duck__scales(d, &d->run[run], expert, t->which);
+        int rc = make_scales(d, t, &p, row / FP9_BLOCK, col / FP9_BLOCK, made, where);
         if (rc) return rc;
         p.scales = (const uint8_t *)made;
         p.scale_stride = packed_stride(d, &p);
     }
-    int rc = duck_core_load_scales(d, &p, s->where);
+    int rc = duck_core_load_scales(d, &p, where);
     if (rc) {
-        *s->where += scale_at;
+        *where += scale_at;
         return rc;
     }
     for (uint32_t panel = 0; panel < duck_core_part_panels(d, &p) && !rc; panel++)
-        rc = duck_core_load_strips(d, &p, panel, 0, duck_core_part_strips(d, &p), s->where);
-    if (rc) *s->where += element_at;
+        rc = duck_core_load_strips(d, &p, panel, 0, duck_core_part_strips(d, &p), where);
+    if (rc) *where += element_at;
     return rc;
 }
 
-static int load(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which, uint32_t column,
-                uint32_t tensor_width, struct source *s)
+int duck_core_load(struct duck_core *d, uint32_t bank, uint32_t expert, uint32_t column,
+                   const struct duck_tensor *t, uint64_t *where)
 {
-    s->rows = which == DUCK_DOWN ? d->hidden : tensor_width;
-    s->cols = which == DUCK_DOWN ? tensor_width : d->hidden;
     uint32_t end;
     for (uint32_t i = duck__runs(d, bank, &end); i < end; i++) {
-        int rc = load_run(d, i, expert, which, column, s);
+        int rc = load_run(d, i, expert, column, t, where);
         if (rc) return rc;
     }
     return 0;
-}
-
-int duck_core_load_e4m3(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
-                        const uint8_t *data, const uint8_t *scales, uint32_t column, uint32_t tensor_width,
-                        uint64_t *where)
-{
-    struct source s = {.data = data, .scales = scales, .element_bytes = 1, .where = where};
-    return load(d, bank, expert, which, column, tensor_width, &s);
-}
-
-int duck_core_load_float(struct duck_core *d, uint32_t bank, uint32_t expert, enum duck_matrix which,
-                         const uint8_t *data, int is_bf16, uint32_t column, uint32_t tensor_width,
-                         uint64_t *where)
-{
-    struct source s = {.data = data, .element_bytes = is_bf16 ? 2 : 4, .where = where};
-    return load(d, bank, expert, which, column, tensor_width, &s);
 }

@@ -27,7 +27,8 @@ static void fill_matrix(struct duck_core *core, uint8_t *data, uint32_t expert, 
     }
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
         scales[i] = 0x1p-9f + (float)(next(seed) >> 56) * 0x1p-18f;
-    duck_core_load_e4m3(core, 0, expert, which, data, (const uint8_t *)scales, 0, WIDTH, &where);
+    const struct duck_tensor t = {data, (const uint8_t *)scales, 1, HIDDEN, WIDTH, which};
+    duck_core_load(core, 0, expert, 0, &t, &where);
 }
 
 struct duck_work *kat_begin(const struct fp9_kernels *k, enum fp9_format format, void *core_memory,

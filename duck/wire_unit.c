@@ -20,7 +20,7 @@ struct wire_unit_layout wire_unit_layout(uint32_t hidden, enum duck_matrix which
     return l;
 }
 
-int wire_unit_cut(const struct wire_tensor *t, uint32_t column, uint32_t first, uint32_t count, uint8_t *out,
+int wire_unit_cut(const struct duck_tensor *t, uint32_t column, uint32_t first, uint32_t count, uint8_t *out,
                   uint64_t *where)
 {
     uint32_t from = column + 8 * first;

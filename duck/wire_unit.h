@@ -25,19 +25,11 @@ struct wire_unit_layout {
 struct wire_unit_layout wire_unit_layout(uint32_t hidden, enum duck_matrix which, uint32_t count,
                                          uint32_t column, uint32_t element_bytes);
 
-/* What the host cuts from: a whole tensor, as in duck_core_load_*(). */
-struct wire_tensor {
-    const uint8_t *data;
-    const uint8_t *scales; // e4m3: (ceil(rows/128), ceil(cols/128)) float, maybe unaligned; else NULL
-    uint32_t element_bytes;
-    uint32_t hidden, width; // gate, up: (width, hidden); down: (hidden, width)
-    enum duck_matrix which;
-};
 /* Writes the unit of slices [first, first + count) of the expert whose column 0 is the tensor's `column`;
  * out has wire_unit_layout(hidden, which, count, column + 8 * first, element_bytes).bytes. Reads each element
  * of the part once (and, for floats, the blocks it touches once more). Returns 0 or DUCK_BAD_WEIGHT with
  * *where = the element's index in the tensor (floats only: e4m3 is checked by the duck). */
-int wire_unit_cut(const struct wire_tensor *t, uint32_t column, uint32_t first, uint32_t count, uint8_t *out,
+int wire_unit_cut(const struct duck_tensor *t, uint32_t column, uint32_t first, uint32_t count, uint8_t *out,
                   uint64_t *where);
 
 /* Units of a plan, in its order. */

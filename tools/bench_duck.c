@@ -300,8 +300,9 @@ static void load_experts(struct bench *b, struct duck_core *core)
     for (uint32_t e = 0; e < b->o.experts; e++)
         for (int m = 0; m < 3; m++) {
             uint64_t where;
-            duck_core_load_e4m3(core, 0, e, (enum duck_matrix)m, data, (const uint8_t *)scales, 0, b->o.width,
-                                &where);
+            const struct duck_tensor t = {data,       (const uint8_t *)scales, 1, b->o.hidden,
+                                          b->o.width, (enum duck_matrix)m};
+            duck_core_load(core, 0, e, 0, &t, &where);
         }
     free(data);
     free(scales);

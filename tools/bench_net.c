@@ -228,7 +228,7 @@ static int send_weights(struct bench *b, struct error *err)
     uint64_t begun = clock_ns(), repeated_before = repeated(b), where;
     for (uint32_t e = 0; e < b->bank.routed; e++) {
         for (int which = DUCK_GATE; which <= DUCK_DOWN; which++) {
-            struct wire_tensor t = {.data = b->tensor,
+            struct duck_tensor t = {.data = b->tensor,
                                     .scales = (const uint8_t *)b->scales,
                                     .element_bytes = 1,
                                     .hidden = b->o.hidden,

@@ -289,14 +289,17 @@ static int local_load(struct transport *t, const struct transport_matrix *m, str
 {
     struct local *l = (struct local *)t;
     const struct weight *w = m->weight;
+    const struct duck_tensor tensor = {.data = w->data,
+                                       .scales = w->scales,
+                                       .element_bytes = w->dtype == DTYPE_F8_E4M3 ? 1
+                                                        : w->dtype == DTYPE_BF16  ? 2
+                                                                                  : 4,
+                                       .hidden = l->hidden,
+                                       .width = m->tensor_width,
+                                       .which = m->which};
     for (uint32_t i = 0; i < l->ducks; i++) {
-        struct duck_core *core = l->duck[i].core;
         uint64_t where = 0;
-        int rc = w->dtype == DTYPE_F8_E4M3
-                     ? duck_core_load_e4m3(core, m->bank, m->expert, m->which, w->data, w->scales, m->column,
-                                           m->tensor_width, &where)
-                     : duck_core_load_float(core, m->bank, m->expert, m->which, w->data,
-                                            w->dtype == DTYPE_BF16, m->column, m->tensor_width, &where);
+        int rc = duck_core_load(l->duck[i].core, m->bank, m->expert, m->column, &tensor, &where);
         if (rc != 0) return transport_bad_weight(m, l->format, rc, where, err);
     }
     return 0;

@@ -89,7 +89,7 @@ extern const struct transport_ops transport_local;
 extern const struct transport_ops transport_udp;
 extern const struct transport_ops transport_dpdk;
 
-/* The message for a matrix that a duck cannot compute with: `why` and `where` from duck_core_load_*(). */
+/* The message for a matrix that a duck cannot compute with: `why` and `where` from duck_core_load(). */
 int transport_bad_weight(const struct transport_matrix *m, enum fp9_format format, int why, uint64_t where,
                          struct error *err);
 

@@ -81,11 +81,14 @@ static void load_bank(struct duck_core *d, const struct bank *b, uint32_t bank)
         for (int m = 0; m < 3; m++) {
             uint32_t tensor = e < b->routed ? e : b->routed;
             uint64_t where = 0;
-            assert_int_equal(duck_core_load_e4m3(d, bank, e, (enum duck_matrix)m, b->data[m][tensor],
-                                                 b->scales[m][tensor] + 1,
-                                                 e < b->routed ? 0 : (e - b->routed) * b->width,
-                                                 tensor_width(b, tensor), &where),
-                             0);
+            const struct duck_tensor t = {.data = b->data[m][tensor],
+                                          .scales = b->scales[m][tensor] + 1,
+                                          .element_bytes = 1,
+                                          .hidden = b->hidden,
+                                          .width = tensor_width(b, tensor),
+                                          .which = (enum duck_matrix)m};
+            assert_int_equal(
+                duck_core_load(d, bank, e, e < b->routed ? 0 : (e - b->routed) * b->width, &t, &where), 0);
         }
 }
 
@@ -366,32 +369,27 @@ static void refuse_bad_weights(enum fp9_format f)
     float scales[4] = {1, 1, 1, 1}, *w = calloc(HIDDEN * WIDTH, sizeof *w);
     uint64_t where = 0;
     for (int m = 0; m < 3; m++) {
+        const struct duck_tensor codes = {data, (uint8_t *)scales, 1, HIDDEN, WIDTH, (enum duck_matrix)m},
+                                 floats = {(uint8_t *)w, NULL, 4, HIDDEN, WIDTH, (enum duck_matrix)m};
         for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
             scales[3] = bad[i];
-            assert_int_equal(duck_core_load_e4m3(d.core, 0, 1, (enum duck_matrix)m, data, (uint8_t *)scales,
-                                                 0, WIDTH, &where),
-                             DUCK_BAD_SCALE);
+            assert_int_equal(duck_core_load(d.core, 0, 1, 0, &codes, &where), DUCK_BAD_SCALE);
             assert_int_equal(where, 3);
         }
         scales[3] = 1;
         data[HIDDEN * WIDTH - 7] = 0xff;
-        assert_int_equal(
-            duck_core_load_e4m3(d.core, 0, 0, (enum duck_matrix)m, data, (uint8_t *)scales, 0, WIDTH, &where),
-            DUCK_BAD_WEIGHT);
+        assert_int_equal(duck_core_load(d.core, 0, 0, 0, &codes, &where), DUCK_BAD_WEIGHT);
         assert_int_equal(where, HIDDEN * WIDTH - 7);
         data[HIDDEN * WIDTH - 7] = 0;
         const float bad_weight[] = {NAN, -INFINITY, 0x1p126f};
         for (size_t i = 0; i < 3 && f == FP9_FP9; i++) {
             w[1234] = bad_weight[i];
-            assert_int_equal(
-                duck_core_load_float(d.core, 0, 0, (enum duck_matrix)m, (uint8_t *)w, 0, 0, WIDTH, &where),
-                DUCK_BAD_WEIGHT);
+            assert_int_equal(duck_core_load(d.core, 0, 0, 0, &floats, &where), DUCK_BAD_WEIGHT);
             assert_int_equal(where, 1234);
         }
         w[1234] = 0;
-        assert_int_equal(
-            duck_core_load_float(d.core, 0, 0, (enum duck_matrix)m, (uint8_t *)w, 0, 0, WIDTH, &where),
-            f == FP9_E4M3 ? DUCK_BAD_WEIGHT : 0);
+        assert_int_equal(duck_core_load(d.core, 0, 0, 0, &floats, &where),
+                         f == FP9_E4M3 ? DUCK_BAD_WEIGHT : 0);
     }
     free(data);
     free(w);
@@ -439,9 +437,9 @@ static void float_loader_is_exact_on_fp9_values(void **state)
                        is_bf16 ? 2 : 4);
             }
             uint64_t where = 0;
-            assert_int_equal(duck_core_load_float(other.core, 0, 0, (enum duck_matrix)m, (uint8_t *)w,
-                                                  is_bf16, 0, WIDTH, &where),
-                             0);
+            const struct duck_tensor t = {(uint8_t *)w, NULL,  is_bf16 ? 2 : 4,
+                                          HIDDEN,       WIDTH, (enum duck_matrix)m};
+            assert_int_equal(duck_core_load(other.core, 0, 0, 0, &t, &where), 0);
         }
         struct duck_work *p = run_step(&exact, &s.step), *q = run_step(&other, &s.step);
         uint32_t n = duck_core_subtrees(other.core, 0, NULL, 0);

@@ -115,7 +115,7 @@ static struct mini_host host_of(struct ducky *d, const struct layers *l)
 
 /* ---- the experts of a checkpoint ---- */
 
-static void expert_tensors(const struct model *m, const struct plan *p, struct wire_tensor *out)
+static void expert_tensors(const struct model *m, const struct plan *p, struct duck_tensor *out)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     struct error err;
@@ -138,7 +138,7 @@ static void expert_tensors(const struct model *m, const struct plan *p, struct w
                     snprintf(name, sizeof name, "model.layers.%u.mlp.shared_experts.%s.weight", b,
                              names[which]);
                 assert_int_equal(checkpoint_matrix(m->checkpoint, &w, rows, cols, &err, "%s", name), 0);
-                *out = (struct wire_tensor){.data = w.data,
+                *out = (struct duck_tensor){.data = w.data,
                                             .scales = w.scales,
                                             .element_bytes = w.dtype == DTYPE_F8_E4M3 ? 1
                                                              : w.dtype == DTYPE_BF16  ? 2
@@ -159,7 +159,7 @@ static struct layers *golden_layers(const struct model *m, const struct plan *p,
         if (p->run[i].duck == duck)
             run[shape.runs++] = (struct duck_run){p->run[i].bank, p->run[i].first, p->run[i].count};
     uint32_t tensors = layers_tensors(&shape);
-    struct wire_tensor *tensor = calloc(tensors, sizeof *tensor);
+    struct duck_tensor *tensor = calloc(tensors, sizeof *tensor);
     expert_tensors(m, p, tensor);
     struct layers *l = layers_from(&shape, tensor, tensors);
     free(tensor);

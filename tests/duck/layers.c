@@ -18,7 +18,7 @@ static uint32_t bank_tensors(const struct duck_bank_shape *b)
     return b->routed + (b->always ? 1 : 0);
 }
 
-static const struct wire_tensor *tensor_of(const struct layers *l, uint32_t bank, uint32_t expert, int which,
+static const struct duck_tensor *tensor_of(const struct layers *l, uint32_t bank, uint32_t expert, int which,
                                            uint32_t *column)
 {
     uint32_t t = 0;
@@ -29,7 +29,7 @@ static const struct wire_tensor *tensor_of(const struct layers *l, uint32_t bank
     return &l->tensor[3 * t + (uint32_t)which];
 }
 
-static void fill_tensor(struct wire_tensor *t, uint64_t *seed)
+static void fill_tensor(struct duck_tensor *t, uint64_t *seed)
 {
     size_t n = (size_t)t->hidden * t->width, rows = t->which == DUCK_DOWN ? t->hidden : t->width;
     size_t cols = n / rows, blocks = (rows + 127) / 128 * ((cols + 127) / 128);
@@ -61,12 +61,12 @@ static void make_tensors(struct layers *l, uint32_t element_bytes, uint64_t *see
 {
     l->tensors = layers_tensors(&l->shape);
     l->tensor = must(calloc(l->tensors, sizeof *l->tensor));
-    struct wire_tensor *t = l->tensor;
+    struct duck_tensor *t = l->tensor;
     for (uint32_t b = 0; b < l->shape.banks; b++) {
         const struct duck_bank_shape *s = &l->shape.bank[b];
         for (uint32_t i = 0; i < bank_tensors(s); i++)
             for (int which = DUCK_GATE; which <= DUCK_DOWN; which++, t++) {
-                *t = (struct wire_tensor){.element_bytes = element_bytes,
+                *t = (struct duck_tensor){.element_bytes = element_bytes,
                                           .hidden = l->shape.hidden,
                                           .width = i < s->routed ? s->width : s->always * s->width,
                                           .which = (enum duck_matrix)which};
@@ -85,7 +85,7 @@ static void cut_units(struct layers *l)
         const struct duck_run *r = &l->shape.run[id.run];
         uint32_t column;
         uint64_t where;
-        const struct wire_tensor *t = tensor_of(l, r->bank, id.expert, id.which, &column);
+        const struct duck_tensor *t = tensor_of(l, r->bank, id.expert, id.which, &column);
         l->unit_bytes[u] =
             wire_unit_layout(l->shape.hidden, id.which, r->count, column + 8 * r->first, t->element_bytes)
                 .bytes;
@@ -105,13 +105,8 @@ static void load_core(struct layers *l)
             for (int which = DUCK_GATE; which <= DUCK_DOWN; which++) {
                 uint32_t column;
                 uint64_t where;
-                const struct wire_tensor *t = tensor_of(l, b, e, which, &column);
-                int rc = t->element_bytes == 1
-                             ? duck_core_load_e4m3(l->core, b, e, t->which, t->data, t->scales, column,
-                                                   t->width, &where)
-                             : duck_core_load_float(l->core, b, e, t->which, t->data, t->element_bytes == 2,
-                                                    column, t->width, &where);
-                if (rc) abort();
+                const struct duck_tensor *t = tensor_of(l, b, e, which, &column);
+                if (duck_core_load(l->core, b, e, column, t, &where)) abort();
             }
     }
 }
@@ -134,7 +129,7 @@ struct layers *layers_make(const struct duck_shape *shape, uint32_t element_byte
     return finish(l);
 }
 
-struct layers *layers_from(const struct duck_shape *shape, const struct wire_tensor *tensor, uint32_t tensors)
+struct layers *layers_from(const struct duck_shape *shape, const struct duck_tensor *tensor, uint32_t tensors)
 {
     struct layers *l = must(calloc(1, sizeof *l));
     l->shape = *shape;

@@ -9,7 +9,7 @@
 
 struct layers {
     struct duck_shape shape;
-    struct wire_tensor *tensor; // [bank][expert or the wide one][matrix], see layers_tensor()
+    struct duck_tensor *tensor; // [bank][expert or the wide one][matrix], see layers_tensor()
     uint32_t tensors;
     int borrowed; // the tensors' data belongs to somebody else
     uint64_t units;
@@ -24,7 +24,7 @@ struct layers {
 /* element_bytes: 1 e4m3, 2 bf16, 4 fp32. The shape is copied by reference: it must outlive the layers. */
 struct layers *layers_make(const struct duck_shape *shape, uint32_t element_bytes, uint64_t seed);
 /* The same from given tensors (an array of 3 per expert and wide one, bank after bank), which outlive it. */
-struct layers *layers_from(const struct duck_shape *shape, const struct wire_tensor *tensor,
+struct layers *layers_from(const struct duck_shape *shape, const struct duck_tensor *tensor,
                            uint32_t tensors);
 uint32_t layers_tensors(const struct duck_shape *shape);
 void layers_free(struct layers *l);

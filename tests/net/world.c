@@ -342,12 +342,12 @@ static bool all_held(struct world *w, int host)
 /* Every matrix of every expert, as host/flock/load.c would list them. */
 void world_load(struct world *w, struct net_flock *f)
 {
-    const struct wire_tensor *t = w->layers->tensor;
+    const struct duck_tensor *t = w->layers->tensor;
     for (uint32_t b = 0; b < w->plan.banks; b++) {
         const struct duck_bank_shape *s = &w->plan.bank[b];
         for (uint32_t e = 0; e < s->routed + s->always; e++) {
             bool always = e >= s->routed;
-            const struct wire_tensor *mine = t + 3 * (always ? s->routed : e);
+            const struct duck_tensor *mine = t + 3 * (always ? s->routed : e);
             for (uint32_t which = 0; which < 3; which++) {
                 struct net_unit_source source = {.key = 1 + (uint64_t)(mine + which - w->layers->tensor),
                                                  .bank = b,

@@ -322,7 +322,7 @@ struct net_unit_source {
     uint64_t key; // identifies the tensor's bytes: file, size, time, place
     uint32_t bank, expert;
     uint32_t column; // of the expert's column 0 in the tensor
-    const struct wire_tensor *tensor;
+    const struct duck_tensor *tensor;
     const char *file, *name; // of the tensor, for messages; both outlive the session, NULL: unknown
 };
 /* What net_load() will be given, all of it before the first; and how far a duck is since. */

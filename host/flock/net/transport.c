@@ -305,10 +305,10 @@ static int net_transport_resume(struct transport *t, const struct plan *plan, st
 
 /* *tensor belongs to what is returned. */
 static struct net_unit_source source_of(const struct net_flock *f, const struct transport_matrix *m,
-                                        struct wire_tensor *tensor)
+                                        struct duck_tensor *tensor)
 {
     const struct weight *w = m->weight;
-    *tensor = (struct wire_tensor){.data = w->data,
+    *tensor = (struct duck_tensor){.data = w->data,
                                    .scales = w->scales,
                                    .element_bytes = w->dtype == DTYPE_F8_E4M3 ? 1
                                                     : w->dtype == DTYPE_BF16  ? 2
@@ -328,7 +328,7 @@ static struct net_unit_source source_of(const struct net_flock *f, const struct 
 static void net_transport_expect(struct transport *t, const struct transport_matrix *m)
 {
     struct net_flock *f = &((struct net_transport *)t)->f;
-    struct wire_tensor tensor;
+    struct duck_tensor tensor;
     const struct net_unit_source s = source_of(f, m, &tensor);
     net_expect(f, &s);
 }
@@ -341,7 +341,7 @@ static void net_transport_loading(struct transport *t, uint32_t duck, struct duc
 static int net_transport_load(struct transport *t, const struct transport_matrix *m, struct error *err)
 {
     struct net_flock *f = &((struct net_transport *)t)->f;
-    struct wire_tensor tensor;
+    struct duck_tensor tensor;
     const struct net_unit_source s = source_of(f, m, &tensor);
     uint64_t where = 0;
     struct error inner = {0};
