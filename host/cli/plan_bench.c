@@ -128,7 +128,7 @@ static int project(struct beside *out, const cJSON *item, const struct plan_benc
                    const struct model_config *c, const struct forecast_inputs *base, struct error *err)
 {
     struct forecast_inputs in = *base;
-    struct forecast alone, drafted;
+    struct forecast alone, drafted, paired;
     const double share = number(item, "draft_share"), accept = number(item, "mtp_accept");
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(item, "name"));
     *out = (struct beside){.name = name ? name : "?",
@@ -149,11 +149,14 @@ static int project(struct beside *out, const cJSON *item, const struct plan_benc
     if (!b->mtp || !(share > 0)) return 0;
     in.mtp = 1;
     in.acceptance = accept > 0 ? accept : 0;
-    apply_pair(b, c, &in);
     rc = forecast_make(&drafted, c, &in, err);
     if (rc) return rc;
+    apply_pair(b, c, &in);
+    rc = forecast_make(&paired, c, &in, err);
+    if (rc) return rc;
     if (in.gpu < 1) out->projected_ttft_ms = 1e3 * drafted.ttft_s; // more rows of the last layer are wanted
-    double round = share * drafted.round_ms + (1 - share) * alone.tpot_ms;
+    double with = paired.pair_ms + drafted.round_ms - drafted.pair_ms; // the MTP layer gets one row
+    double round = share * with + (1 - share) * alone.tpot_ms;
     out->projected_tpot_ms =
         round / (1 + share * in.acceptance) + drafted.mtp_prompt_ms / fmax(out->output - 1, 1);
     return 0;
