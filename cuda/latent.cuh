@@ -8,23 +8,32 @@
 
 #define MLA_EPS 1e-6f // of MLA's own norms and the indexer's LayerNorm, whatever the config says
 
+/* RMSNorm of n values: store(block, values) for every 128 of them, by a warp, lane l having 4l and on. */
+template <class F>
+__device__ static inline void latent_norm(const float *in, const float *weight, uint32_t n, float *scratch,
+                                          F store)
+{
+    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+    float sum = 0.0f;
+    for (uint32_t b = warp; b * 128 < n; b += warps) {
+        const float4 v = load_block(in, n, b, lane);
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    const float f = rsqrtf(block_sum(sum, scratch) / (float)n + MLA_EPS);
+    for (uint32_t b = warp; b * 128 < n; b += warps) {
+        const float4 v = load_block(in, n, b, lane), w = load_block(weight, n, b, lane);
+        store(b, make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w));
+    }
+}
+
 /* Normed latent and roped key into the cache. */
 __device__ static void kv_latent(const shape &s, const latent_args &a, uint32_t r, uint8_t *row,
                                  float *scratch)
 {
-    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     const float *in = a.a + (size_t)r * a.a_stride + a.kv_at;
-    float sum = 0.0f;
-    for (uint32_t b = warp; b * 128 < s.latent; b += warps) {
-        float4 v = load_block(in, s.latent, b, lane);
-        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    }
-    const float f = rsqrtf(block_sum(sum, scratch) / (float)s.latent + MLA_EPS);
-    for (uint32_t b = warp; b * 128 < s.latent; b += warps) {
-        float4 v = load_block(in, s.latent, b, lane), w = load_block(a.kv_norm, s.latent, b, lane);
-        kv_store(a.dtype, row, s.latent, b, lane,
-                 make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w), s.kv.scale_at);
-    }
+    latent_norm(in, a.kv_norm, s.latent, scratch, [&](uint32_t b, float4 v) {
+        kv_store(a.dtype, row, s.latent, b, threadIdx.x & 31, v, s.kv.scale_at);
+    });
     const float2 *cs = a.rope + (size_t)r * (s.rope / 2);
     for (uint32_t i = threadIdx.x; i < s.rope / 2; i += blockDim.x) {
         float2 p = rotate(in[s.latent + 2 * i], in[s.latent + 2 * i + 1], cs[i]);

@@ -190,23 +190,6 @@ cudaError_t launch_mtp_input(const shape &s, const job *j, const float *embed, c
     return launch_pack(x.f32, nullptr, 2 * s.hidden, x.blocks * 128, x, rows, stream);
 }
 
-/* The q latent's norm; a block per row. */
-__device__ static void q_latent(const shape &s, const latent_args &a, uint32_t r, float *scratch)
-{
-    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
-    const float *in = a.a + (size_t)r * a.a_stride;
-    float sum = 0.0f;
-    for (uint32_t b = warp; b * 128 < s.q_rank; b += warps) {
-        float4 v = load_block(in, s.q_rank, b, lane);
-        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    }
-    const float f = rsqrtf(block_sum(sum, scratch) / (float)s.q_rank + MLA_EPS);
-    for (uint32_t b = warp; b * 128 < s.q_rank; b += warps) {
-        float4 v = load_block(in, s.q_rank, b, lane), w = load_block(a.q_norm, s.q_rank, b, lane);
-        vec_store(a.q, r, b, lane, make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w));
-    }
-}
-
 __global__ void __launch_bounds__(256)
     latent_kernel(const __grid_constant__ shape s, const __grid_constant__ latent_args a)
 {
@@ -218,7 +201,9 @@ __global__ void __launch_bounds__(256)
         blockIdx.x == 2 ? kv_index(s, pages, a.layer, position) : kv_row(s, pages, a.layer, position);
     pdl_wait();
     pdl_trigger();
-    if (blockIdx.x == 0) q_latent(s, a, r, scratch);
+    if (blockIdx.x == 0)
+        latent_norm(a.a + (size_t)r * a.a_stride, a.q_norm, s.q_rank, scratch,
+                    [&](uint32_t b, float4 v) { vec_store(a.q, r, b, threadIdx.x & 31, v); });
     if (blockIdx.x == 1) kv_latent(s, a, r, row, scratch);
     if (blockIdx.x == 2) index_key(s, a, r, row, scratch, key);
 }
