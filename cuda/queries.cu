@@ -2,8 +2,9 @@
  *
  * A block has a head and up to four rows. It finishes the latent's norm itself (a factor behind the sums),
  * multiplies with the head's rows of q_b, ropes the second part, and multiplies the first with the head's
- * keys, whose tiles come behind those of q_b in one stream: two of a warp are always on their way. The last
- * blocks write the rows' KV. */
+ * keys, whose tiles come behind those of q_b in one stream: two of a warp are always on their way, but one
+ * before the latents are there. Loads are served in order: with more of them ahead the latents, which all
+ * wait for, come later, and so do the last tiles of the launch before. The last blocks write the rows' KV. */
 #include "cuda/latent.cuh"
 #include "cuda/tile.cuh"
 
@@ -13,8 +14,13 @@
 #define ROWS 4u         // of a block
 #define RANK_BLOCKS 12u // of 128 values of the q latent
 #define NOPE 128u
-#define AHEAD 2    // tiles of a warp that are under way
+#define AHEAD 2    // tiles of a warp that are under way, the second once the latents are there
 #define STRIPS 16u // of a head's rows of q_b
+#define TURNS 2    // rotary pairs of a lane
+
+static_assert(LATENT_MAX / 16 <= AHEAD * WARPS, "a warp's keys are in its registers");
+static_assert(RANK_BLOCKS <= WARPS, "a warp for each block of the latent");
+static_assert(STRIPS * 16 - NOPE <= TURNS * 64, "a warp's lanes hold a row's rotary pairs");
 
 struct queries_args {
     latent_args l;
@@ -32,22 +38,28 @@ struct queries_memory {
     float first_scale[ROWS];
 };
 
-/* The rows' latents x norm weight in the form of a product, and the sums of their squares. */
-__device__ static inline vec load_latents(const shape &s, const latent_args &a, uint32_t row0, uint32_t live,
-                                          queries_memory &m)
+/* The rows' latents x norm weight in the form of a product, and the sums of their squares: a warp per block
+ * of 128, whose weights `norm` it has. */
+__device__ static inline vec load_latents(const shape &s, const latent_args &a, float4 norm, uint32_t row0,
+                                          uint32_t live, queries_memory &m)
 {
-    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, blocks = s.q_rank / 128;
+    const uint32_t b = threadIdx.x >> 5, lane = threadIdx.x & 31;
     vec x = {};
-    x.blocks = blocks;
+    x.blocks = s.q_rank / 128;
     x.h = m.latent;
     x.hs = m.latent_scale;
-    for (uint32_t i = warp; i < live * blocks; i += WARPS) {
-        const uint32_t r = i / blocks, b = i % blocks;
-        const float4 v = load_block(a.a + (size_t)(row0 + r) * a.a_stride, s.q_rank, b, lane),
-                     w = load_block(a.q_norm, s.q_rank, b, lane);
-        const float sum = warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
+    if (b >= x.blocks) return x;
+    float4 v[ROWS];
+#pragma unroll
+    for (uint32_t r = 0; r < ROWS; r++)
+        if (r < live) v[r] = load_block(a.a + (size_t)(row0 + r) * a.a_stride, s.q_rank, b, lane);
+#pragma unroll
+    for (uint32_t r = 0; r < ROWS; r++) {
+        if (r >= live) break;
+        const float4 q = v[r];
+        const float sum = warp_sum(q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w);
         if (lane == 0) m.squares[r][b] = sum;
-        vec_store(x, r, b, lane, make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w));
+        vec_store(x, r, b, lane, make_float4(q.x * norm.x, q.y * norm.y, q.z * norm.z, q.w * norm.w));
     }
     return x;
 }
@@ -121,8 +133,8 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     tiles from(a, head, strips);
     uint4 w[AHEAD][4];
     float scale[AHEAD];
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) from.load(s, a, head, strips, w[i], scale[i]);
+    const float4 norm = load_block(a.l.q_norm, s.q_rank, warp, lane);
+    from.load(s, a, head, strips, w[0], scale[0]);
     const auto advance = [&] {
 #pragma unroll
         for (int i = 0; i + 1 < AHEAD; i++) {
@@ -134,8 +146,14 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     };
     pdl_wait();
     pdl_trigger();
-    const vec x = load_latents(s, a.l, row0, live, m);
+    float2 turn[TURNS]; // of row warp - ROWS
+#pragma unroll
+    for (uint32_t i = 0; i < TURNS; i++)
+        if (warp >= ROWS && warp < ROWS + live && lane + i * 32 < s.rope / 2)
+            turn[i] = a.l.rope[(size_t)(row0 + warp - ROWS) * (s.rope / 2) + lane + i * 32];
+    const vec x = load_latents(s, a.l, norm, row0, live, m);
     __syncthreads();
+    from.load(s, a, head, strips, w[1], scale[1]);
     if (warp < live) {
         const float sum = warp_sum(lane < x.blocks ? m.squares[warp][lane] : 0.0f);
         if (lane == 0) m.factors[warp] = rsqrtf(sum / (float)s.q_rank + MLA_EPS);
@@ -152,8 +170,9 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
         m.sums[sub][strip * 16 + g + 8][t] = total[0][1];
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < strips * 16 * live; i += WARPS * 32) {
-        const uint32_t o = i % (strips * 16), r = i / (strips * 16);
+    for (uint32_t r = threadIdx.x / (STRIPS * 16), o = threadIdx.x % (STRIPS * 16); r < live;
+         r += WARPS * 32 / (STRIPS * 16)) {
+        if (o >= strips * 16) break;
         float sum = 0.0f;
 #pragma unroll
         for (uint32_t j = 0; j < SUBS; j++) sum += m.sums[j][o][r];
@@ -171,16 +190,21 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     } else if (warp >= ROWS && warp < ROWS + live) {
         const uint32_t r = warp - ROWS;
         const float2 *pairs = reinterpret_cast<const float2 *>(m.q[r] + NOPE);
-        for (uint32_t i = lane; i < s.rope / 2; i += 32)
-            reinterpret_cast<float2 *>(qa + r * stride + s.latent)[i] =
-                rotate(pairs[i].x, pairs[i].y, a.l.rope[(size_t)(row0 + r) * (s.rope / 2) + i]);
+#pragma unroll
+        for (uint32_t i = 0; i < TURNS; i++) {
+            const uint32_t p = lane + i * 32;
+            if (p < s.rope / 2)
+                reinterpret_cast<float2 *>(qa + r * stride + s.latent)[p] =
+                    rotate(pairs[p].x, pairs[p].y, turn[i]);
+        }
     }
     __syncthreads();
-#pragma unroll 1
-    for (uint32_t strip = warp; strip < s.latent / 16; strip += WARPS) {
+#pragma unroll
+    for (uint32_t i = 0; i < AHEAD; i++) { // all of a warp's keys have come
+        const uint32_t strip = warp + i * WARPS;
+        if (strip >= s.latent / 16) break;
         float total[1][4] = {};
-        tile<MATRIX_FP8, 1>(first, w[0], 0, live, 0, scale[0], total);
-        advance();
+        tile<MATRIX_FP8, 1>(first, w[i], 0, live, 0, scale[i], total);
         if (t < live) {
             qa[t * stride + strip * 16 + g] = total[0][0];
             qa[t * stride + strip * 16 + g + 8] = total[0][1];
