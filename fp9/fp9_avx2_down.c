@@ -17,18 +17,21 @@ enum {
     CELLS = FP9_DOWN_CELLS / sizeof(__m256), // of 8 sums: slice sums and waiting nodes of the tree
     HOT_CELLS = 512,                         // slice sums of a pass with few tokens: 16 KiB of L1
     CHUNK = 8,                               // slices of a chunk with many tokens, a power of two
-    MOST_QUADS = 16,                         // of a pass: an expert's are read in one go
+    MOST_VISIT = 20 << 10,                   // bytes of an expert that are read in one go: with those that
+                                             // are fetched meanwhile they stay in L1
+    MOST_CHUNK = 64,                         // slices: as many of the widest matrix
     FEW = 2,                                 // pairs up to which a quad's four panels are enough chains
     DECODE = 3,                              // what decoding weights costs beside one pair's products
     MOST_FETCHED = 8,                        // pairs whose activations are fetched ahead
     UNPACKED = 8,                            // slices that are unpacked at a time: 4 KiB
-    AHEAD = 4096, // bytes of prefetch: one stream, so twice the distance of the dots' (fp9_avx2.c)
+    PAGE = 4096,                             //
+    STREAMS = 4,                             // parts of what is read next that are fetched side by side: from
+                                             // DRAM one after the other takes a fifth longer
 };
 
 struct nest {
     const struct fp9_down *d;
     size_t quad_bytes, strips; // of a quad; strips that are whole
-    size_t distance;           // quads that make AHEAD bytes
     size_t panel, quads;       // row panels of this pass
     size_t stored;             // of its row panels the matrix has
     size_t token, tokens;      // tokens of this pass
@@ -64,11 +67,19 @@ static struct range pairs_of(const struct nest *n, const struct fp9_down_expert 
     return (struct range){r.from + before, r.to - beyond};
 }
 
+/* What is fetched while something else is read: STREAMS lines at a time, the first one at `at`, `stream`
+ * bytes from one to the next, `line` bytes to the next ones. */
+struct ahead {
+    const uint8_t *at;
+    size_t line, stream;
+};
+
 /* What one expert adds to a quad: pairs [from, to), slices [first, first + count). */
 struct share {
     const struct nest *nest;
     const uint8_t *quad;
-    const uint8_t *ahead;  // what is read about AHEAD bytes later
+    const uint8_t *ahead; // what is fetched meanwhile: struct ahead of the quad's first strip
+    size_t line, stream;
     const float *scales;   // of the quad's rows
     const uint16_t *marks; // of the quad, if it is e4m3
     size_t column;         // of slice 0 in its scale block
@@ -81,6 +92,22 @@ struct share {
 static inline __m256 *sums_of(const struct share *h, size_t pair)
 {
     return h->sums + (h->nest->d->token[pair] - h->nest->token) * h->nest->step;
+}
+
+/* What is fetched while slices from s on are read. */
+FP9__INLINE struct ahead ahead_of(enum fp9_format f, const struct share *h, size_t s)
+{
+    size_t strip = s / FP9__STRIP_TILES - h->first / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES;
+    size_t done = strip * (fp9__whole_strip(f) * h->line / FP9__TILE_BYTES) + t * h->line;
+    return (struct ahead){h->ahead + done, h->line, h->stream};
+}
+
+/* As many lines as a tile has in a quad, those of the tile that is `later` tiles later. */
+FP9__INLINE void fetch(const struct ahead *a, size_t later)
+{
+    FP9__UNROLL
+    for (size_t i = 0; i < STREAMS; i++)
+        _mm_prefetch((const char *)(a->at + later * a->line + i * a->stream), _MM_HINT_T0);
 }
 
 /* How the tile of slice s is decoded. */
@@ -134,26 +161,24 @@ FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned p
                             size_t stop, __m256 *const sums[])
 {
     const struct nest *n = h->nest;
-    const size_t from = s / FP9__STRIP_TILES * quad_strip(f);
-    const uint8_t *strip = h->quad + from, *ahead = h->ahead + from;
+    const uint8_t *strip = h->quad + s / FP9__STRIP_TILES * quad_strip(f);
     const float *hs = n->d->hs + h->from * n->d->hs_stride + 8 * s, *hs1 = hs + n->d->hs_stride;
+    struct ahead ahead = ahead_of(f, h, s);
     size_t at = 0;
     __m256i signs[FP9_QUAD];
+    if (fp9__head(f)) fetch(&ahead, FP9__STRIP_TILES); // what the signs take
     FP9__UNROLL
     for (unsigned p = 0; p < FP9_QUAD && f == FP9_FP9; p++)
         signs[p] = fp9__signs(FP9__WAY_FP9, strip + p * slot, s % FP9__STRIP_TILES);
-    for (size_t k = 0; k < FP9_QUAD * fp9__head(f); k += 64)
-        _mm_prefetch((const char *)(ahead + 4 * FP9_QUAD * FP9__TILE_BYTES + k), _MM_HINT_T0);
     for (; s < stop; s++, at += FP9_QUAD, hs += 8, hs1 += 8) {
         const size_t t = s % FP9__STRIP_TILES;
         const uint8_t *words = strip + fp9__head(f) + t * FP9__TILE_BYTES;
         __m256 blk[FEW][FP9_QUAD];
+        fetch(&ahead, 0);
+        ahead.at += ahead.line;
         FP9__UNROLL
-        for (unsigned p = 0; p < FP9_QUAD; p++) {
-            _mm_prefetch((const char *)(ahead + (FP9_QUAD * t + p) * FP9__TILE_BYTES), _MM_HINT_T0);
-            FP9__UNROLL
-            for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_setzero_ps();
-        }
+        for (unsigned p = 0; p < FP9_QUAD; p++) FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_setzero_ps();
         if (way_of(f, h, s) == FP9__WAY_SMALL)
             few_tile(FP9__WAY_SMALL, words, slot, signs, hs, hs1, pairs, blk);
         else
@@ -219,9 +244,6 @@ FP9__INLINE void unpack_slices(enum fp9_format f, const struct share *h, struct 
         size_t s = u->first + i, strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES;
         size_t slot = strip < n->strips ? fp9__whole_strip(f) : fp9__strip_bytes(f, 8 * n->d->slices, strip);
         const uint8_t *at = h->quad + strip * quad_strip(f);
-        const char *ahead = (const char *)h->ahead + strip * quad_strip(f) + t * quad_strip(f) / 4;
-        FP9__UNROLL
-        for (unsigned k = 0; k < 5; k++) _mm_prefetch(ahead + 64 * (size_t)k, _MM_HINT_T0);
         u->scale[i] = h->scales[(h->column + 8 * s) / FP9_BLOCK];
         if (way_of(f, h, s) == FP9__WAY_SMALL) {
             unpack_quad(FP9__WAY_SMALL, at, slot, t, u->w[i]);
@@ -256,9 +278,12 @@ FP9__INLINE void two_inputs(const __m256i *w, __m256i upper, const __m256 x[2], 
 }
 
 /* Eight chains of products: two pairs with the four panels. More would not be faster: their sums would all be
- * stored at once, and nothing else runs meanwhile. */
-static __attribute__((noinline)) void pairs_2(const struct share *h, const struct unpacked *u, size_t pair)
+ * stored at once, and nothing else runs meanwhile. `fetching`: what is read next, a part for each slice. */
+FP9__INLINE void two_pairs(const struct share *h, const struct unpacked *u, size_t pair, bool fetching)
 {
+    const enum fp9_format f = h->nest->d->format;
+    struct ahead ahead = {0};
+    if (fetching) ahead = ahead_of(f, h, u->first);
     const struct fp9_down *d = h->nest->d;
     const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
     const float *hs = d->hs + pair * d->hs_stride + 8 * u->first, *hs1 = hs + d->hs_stride;
@@ -267,6 +292,14 @@ static __attribute__((noinline)) void pairs_2(const struct share *h, const struc
     for (size_t i = 0; i < u->count; i++, hs += 8, hs1 += 8, sum += FP9_QUAD, sum1 += FP9_QUAD) {
         const __m256i *w = u->w[i];
         __m256 blk[FP9_QUAD], blk1[FP9_QUAD];
+        if (fetching) {
+            fetch(&ahead, 0);
+            ahead.at += ahead.line;
+            if ((u->first + i) % FP9__STRIP_TILES == FP9__STRIP_TILES - 1 && fp9__head(f)) {
+                fetch(&ahead, 0);
+                ahead.at += ahead.line * FP9__VECTOR / FP9__TILE_BYTES;
+            }
+        }
         FP9__UNROLL
         for (unsigned p = 0; p < FP9_QUAD; p++) blk[p] = blk1[p] = _mm256_setzero_ps();
         FP9__UNROLL
@@ -283,6 +316,16 @@ static __attribute__((noinline)) void pairs_2(const struct share *h, const struc
         FP9__UNROLL
         for (unsigned p = 0; p < FP9_QUAD; p++) sum1[p] = _mm256_fmadd_ps(scale, blk1[p], sum1[p]);
     }
+}
+
+static __attribute__((noinline)) void pairs_2(const struct share *h, const struct unpacked *u, size_t pair)
+{
+    two_pairs(h, u, pair, false);
+}
+
+static __attribute__((noinline)) void first_pairs_2(const struct share *h, const struct unpacked *u)
+{
+    two_pairs(h, u, h->from, true);
 }
 
 static __attribute__((noinline)) void pairs_1(const struct share *h, const struct unpacked *u, size_t pair)
@@ -321,7 +364,8 @@ static void share_many(const struct share *h)
             unpack_fp9(h, &u);
         else
             unpack_e4m3(h, &u);
-        size_t pair = h->from;
+        size_t pair = h->from + 2;
+        first_pairs_2(h, &u);
         for (; pair + 1 < h->to; pair += 2) pairs_2(h, &u, pair);
         if (pair < h->to) pairs_1(h, &u, pair);
     }
@@ -346,25 +390,32 @@ static void fetch_pairs(const struct fp9_down *d, struct range r, size_t first, 
 }
 
 /* Adds the part of expert e and its pairs r to the sums of slices [first, first + count). `next`: the quads
- * read after it. */
+ * that are fetched meanwhile. */
 static void expert_slices(const struct nest *n, const struct fp9_down_expert *e, struct range r, size_t first,
                           size_t count, const uint8_t *next)
 {
     struct share h = {
         .nest = n, .column = e->column, .first = first, .count = count, .from = r.from, .to = r.to};
-    size_t pairs = r.to - r.from, distance = n->distance;
+    size_t pairs = r.to - r.from, strips = (count + FP9__STRIP_TILES - 1) / FP9__STRIP_TILES;
+    size_t from = first / FP9__STRIP_TILES * quad_strip(n->d->format),
+           bytes = strips * quad_strip(n->d->format);
     static void (*const few[FP9_FORMATS][FEW])(const struct share *) = {{share_FP9_FP9_1, share_FP9_FP9_2},
                                                                         {share_FP9_E4M3_1, share_FP9_E4M3_2}};
     void (*share)(const struct share *) =
         pairs > 0 && pairs <= FEW ? few[n->d->format][pairs - 1] : share_many;
     const size_t marks = fp9_down_marks(n->d->slices);
+    if (bytes > n->quad_bytes - from) bytes = n->quad_bytes - from;
+    h.line = FP9__TILE_BYTES;
+    h.stream = n->quads * bytes / STREAMS;
+    if (h.stream < PAGE) { // one stream: several in a page would hinder each other
+        h.line = (size_t)STREAMS * FP9__TILE_BYTES;
+        h.stream = FP9__TILE_BYTES;
+    }
     for (size_t i = 0; i < n->quads && pairs > 0; i++) {
-        size_t row = n->panel + FP9_QUAD * i, later = i + distance;
+        size_t row = n->panel + FP9_QUAD * i;
         h.quad = quad_of(n, e, i);
         h.marks = e->marks ? e->marks + row / FP9_QUAD * marks : NULL;
-        h.ahead = later < n->quads
-                      ? h.quad + distance * n->quad_bytes
-                      : next + (later - n->quads < n->quads ? later - n->quads : 0) * n->quad_bytes;
+        h.ahead = next + from + i * (bytes * h.line / (STREAMS * FP9__TILE_BYTES));
         h.sums = n->sums + i * n->tokens * n->step;
         h.scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
         share(&h);
@@ -510,14 +561,18 @@ static int pass(const struct nest *n, struct fp9_down_walk *w, size_t *work)
 static size_t quads_of_pass(const struct fp9_down *d)
 {
     size_t quads = HOT_CELLS / (d->slices * d->tokens) / FP9_QUAD;
-    return quads < 1 ? 1 : quads > MOST_QUADS ? MOST_QUADS : quads;
+    size_t most = MOST_VISIT / fp9_quad_bytes(d->format, 8 * d->slices);
+    if (quads > most) quads = most;
+    return quads < 1 ? 1 : quads;
 }
 
 /* All slices, or as many as let the sums of a quad stay in L1, but CHUNK of them in any case. */
 static size_t slices_of_chunk(const struct fp9_down *d)
 {
     size_t chunk = 1;
-    while (chunk < d->slices && (chunk < CHUNK || 2 * chunk * FP9_QUAD * d->tokens <= HOT_CELLS)) chunk *= 2;
+    while (chunk < d->slices && chunk < MOST_CHUNK &&
+           (chunk < CHUNK || 2 * chunk * FP9_QUAD * d->tokens <= HOT_CELLS))
+        chunk *= 2;
     return chunk;
 }
 
@@ -526,7 +581,6 @@ static int some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *
     struct nest n = {.d = d,
                      .quad_bytes = fp9_quad_bytes(d->format, 8 * d->slices),
                      .strips = d->slices / FP9__STRIP_TILES,
-                     .distance = AHEAD / fp9_quad_bytes(d->format, 8 * d->slices) + 1,
                      .chunk = slices_of_chunk(d),
                      .waiting = w->cells};
     size_t levels = 0, quads = quads_of_pass(d);
