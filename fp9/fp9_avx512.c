@@ -126,7 +126,8 @@ static float decode_block(enum fp9_format f, const struct couple *c, size_t bloc
     size_t at = block * fp9__group_bytes(f);
     if (f == FP9_FP9) {
         decode_fp9(c, at, tiles, w);
-    } else if (!(c->marks[0][block] | c->marks[1][block])) {
+    } else if (!(c->marks[0][block] | // NOLINT(clang-analyzer-core.NullDereference): e4m3 has marks
+                 c->marks[1][block])) {
         decode_e4m3(c, at, tiles, w);
     } else {
         decode_small(c, at, tiles, w);

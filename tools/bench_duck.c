@@ -543,8 +543,8 @@ static int parse(int argc, char **argv, struct options *o, const char **kernels)
             o->csv = 1;
             break;
         case 'f':
-            o->has[FP9_FP9] = strcmp(optarg, "fp9") == 0;
-            o->has[FP9_E4M3] = strcmp(optarg, "e4m3") == 0;
+            o->has[FP9_FP9] = optarg && strcmp(optarg, "fp9") == 0;
+            o->has[FP9_E4M3] = optarg && strcmp(optarg, "e4m3") == 0;
             if (!o->has[FP9_FP9] && !o->has[FP9_E4M3]) return -1;
             break;
         default:

@@ -304,10 +304,7 @@ static void down_has_the_bits_of_fp9(void **state)
                 (*k)->down->rows(&p[FP9_E4M3].d, cut, panels - cut);
                 unsigned met = _mm_getcsr() & SUBNORMAL;
                 if (met) fail_msg("%s: down of %s: MXCSR %#x", (*k)->name, mix_name[mix], met);
-                for (size_t j = 0; j < n; j++)
-                    if (memcmp(&right[j], &y[j], sizeof y[j]) != 0)
-                        fail_msg("%s, shape %zu, %s, element %zu: %a and %a", (*k)->name, i, mix_name[mix], j,
-                                 (double)right[j], (double)y[j]);
+                assert_memory_equal(right, y, n * sizeof *y);
             }
             free(right);
             free(y);
