@@ -7,8 +7,9 @@
  *
  *   WAY_FP9    the second view is the word xor-ed with S; S for the next word is S added to itself, which
  *              runs on more ports than a shift: 9 operations for 4 x 8 weights
- *   WAY_E4M3   a view's two inputs are the upper bytes of its 16-bit halves, moved down by four with their
- *              signs: 9 operations; 2^-8 raw(w), which the packed scales make good
+ *   WAY_E4M3   a view's two inputs are the upper or the lower bytes of its 16-bit halves, with their signs
+ *              shifted down by four or multiplied by 16: 8 operations; 2^-8 raw(w), which the packed scales
+ *              make good
  *   WAY_SMALL  the same of marked tiles: bytes become fp9's bodies, subnormals by a table, and raw(w) is
  *              made of those; the 2^-8 are put to the activations: some 25 operations */
 #ifndef FP9_FP9_AVX2_TILE_H
@@ -74,6 +75,7 @@ FP9__INLINE __m256i fp9__first_view(enum fp9__way way, __m256i word)
 FP9__INLINE __m256i fp9__second_view(enum fp9__way way, __m256i word, __m256i signs)
 {
     if (way == FP9__WAY_FP9) return _mm256_xor_si256(word, signs);
+    if (way == FP9__WAY_E4M3) return _mm256_maddubs_epi16(_mm256_set1_epi16(16), word); // lower bytes x 16
     return fp9__upper(way, _mm256_slli_epi16(word, 8));
 }
 
@@ -109,14 +111,10 @@ enum { FP9__TOKENS = 6 };
 /* Input k of a word that is loaded again for each. `mixed`: the second view of fp9. */
 FP9__INLINE __m256 fp9__weight_of_word(enum fp9__way way, const uint8_t *word, __m256i mixed, unsigned k)
 {
-    if (way == FP9__WAY_FP9) return fp9__weight(way, k < 2 ? fp9__load(word) : mixed, k);
-    if (way == FP9__WAY_E4M3) { // without a view that would have to stay
-        static const int left[] = {0, 16, 8, 24};
-        __m256i w = _mm256_srai_epi32(_mm256_slli_epi32(fp9__load(word), left[k]), 4);
-        return _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0x87f00000)));
-    }
-    __m256i w = fp9__load(word);
-    return fp9__weight(way, k < 2 ? fp9__first_view(way, w) : fp9__second_view(way, w, w), k);
+    __m256i view = k < 2                 ? fp9__first_view(way, fp9__load(word))
+                   : way == FP9__WAY_FP9 ? mixed
+                                         : fp9__second_view(way, fp9__load(word), mixed);
+    return fp9__weight(way, view, k);
 }
 
 /* acc += tile t (of the strip) of two panels, `slot` bytes apart, times eight inputs of each token. */
