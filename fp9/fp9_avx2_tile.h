@@ -55,28 +55,32 @@ FP9__INLINE __m256i fp9__next_signs(enum fp9__way way, __m256i s)
     return way == FP9__WAY_FP9 ? _mm256_add_epi32(s, s) : s;
 }
 
-/* The upper bytes of 16-bit halves. */
-FP9__INLINE __m256i fp9__upper(enum fp9__way way, __m256i word)
+/* fp9's bodies of e4m3's: the exponent is 8 more, but for subnormals and zero. */
+FP9__INLINE __m256i fp9__bodies(__m256i word)
 {
-    if (way == FP9__WAY_E4M3) return _mm256_srai_epi16(word, 4);
-    /* What makes fp9's body of e4m3's: its exponent is 8 more, but for subnormals and zero. */
     const __m256i more = _mm256_broadcastsi128_si256(_mm_setr_epi8(
         0, 0x2f, 0x36, 0x39, 0x3c, 0x3d, 0x3e, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40));
     __m256i body = _mm256_and_si256(word, _mm256_set1_epi8(0x7f));
-    body = _mm256_add_epi8(body, _mm256_shuffle_epi8(more, _mm256_min_epu8(body, _mm256_set1_epi8(8))));
-    return _mm256_or_si256(_mm256_srli_epi16(body, 4), _mm256_and_si256(word, _mm256_set1_epi16(-0x8000)));
+    return _mm256_add_epi8(body, _mm256_shuffle_epi8(more, _mm256_min_epu8(body, _mm256_set1_epi8(8))));
 }
 
+/* Of e4m3 the upper bytes of 16-bit halves. */
 FP9__INLINE __m256i fp9__first_view(enum fp9__way way, __m256i word)
 {
-    return way == FP9__WAY_FP9 ? word : fp9__upper(way, word);
+    const __m256i sign = _mm256_set1_epi16(-0x8000);
+    if (way == FP9__WAY_FP9) return word;
+    if (way == FP9__WAY_E4M3) return _mm256_srai_epi16(word, 4);
+    return _mm256_or_si256(_mm256_srli_epi16(fp9__bodies(word), 4), _mm256_and_si256(word, sign));
 }
 
+/* Of e4m3 the lower bytes, times 16. */
 FP9__INLINE __m256i fp9__second_view(enum fp9__way way, __m256i word, __m256i signs)
 {
+    const __m256i lower = _mm256_set1_epi16(16), sign = _mm256_set1_epi16(-0x8000);
     if (way == FP9__WAY_FP9) return _mm256_xor_si256(word, signs);
-    if (way == FP9__WAY_E4M3) return _mm256_maddubs_epi16(_mm256_set1_epi16(16), word); // lower bytes x 16
-    return fp9__upper(way, _mm256_slli_epi16(word, 8));
+    if (way == FP9__WAY_E4M3) return _mm256_maddubs_epi16(lower, word);
+    return _mm256_or_si256(_mm256_maddubs_epi16(fp9__bodies(word), lower),
+                           _mm256_and_si256(_mm256_slli_epi16(word, 8), sign));
 }
 
 /* Input k (0..3) of a word out of its view. */
