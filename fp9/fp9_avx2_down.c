@@ -17,20 +17,17 @@ enum {
                                              // are fetched meanwhile they stay in L1
     MOST_CHUNK = 64,                         // slices: as many of the widest matrix
     DECODE = 3,                              // what decoding weights costs beside one pair's products
-    MOST_FETCHED = 8,                        // pairs whose activations are fetched ahead
     PAGE = 4096,                             // streams in one would hinder each other
-};
-
-struct range {
-    size_t from, to;
 };
 
 /* The pairs of expert e that belong to this pass's tokens. Counted and not searched for: the branches of a
  * search would be guessed wrong for every expert. */
-static struct range pairs_of(const struct nest *n, const struct fp9_down_expert *e)
+static void find_pairs(struct share *h, const struct fp9_down_expert *e)
 {
-    struct range r = {e->pair, (size_t)e->pair + e->pairs};
-    if (n->tokens == n->d->tokens) return r;
+    const struct nest *n = h->nest;
+    h->pair = e->pair;
+    h->end = (size_t)e->pair + e->pairs;
+    if (n->tokens == n->d->tokens) return;
     const uint32_t *token = n->d->token + e->pair, first = (uint32_t)n->token,
                    end = first + (uint32_t)n->tokens;
     uint32_t before = 0, beyond = 0;
@@ -38,7 +35,8 @@ static struct range pairs_of(const struct nest *n, const struct fp9_down_expert 
         before += token[i] < first;
         beyond += token[i] >= end;
     }
-    return (struct range){r.from + before, r.to - beyond};
+    h->pair += before;
+    h->end -= beyond;
 }
 
 /* Quad q of this pass. */
@@ -47,44 +45,43 @@ static const uint8_t *quad_of(const struct nest *n, const struct fp9_down_expert
     return e->panels + (n->panel / FP9_QUAD + q) * n->quad_bytes;
 }
 
-/* Activations of the first pairs of an expert, slices [first, first + count): read from the L3 cache when its
- * turn comes they would stop its first products. */
-static void fetch_pairs(const struct fp9_down *d, struct range r, size_t first, size_t count)
+/* What all experts' shares of slices [first, first + count) have in common. */
+static struct share share_of_slices(const struct nest *n, size_t first, size_t count)
 {
-    size_t end = r.to - r.from > MOST_FETCHED ? r.from + MOST_FETCHED : r.to;
-    for (size_t q = r.from; q < end; q++)
-        for (size_t i = 0; i < 8 * count; i += 16)
-            _mm_prefetch((const char *)(d->hs + q * d->hs_stride + 8 * first + i), _MM_HINT_T0);
-}
-
-/* Adds the part of expert e and its pairs r to the sums of slices [first, first + count). `next`: the quads
- * that are fetched meanwhile. */
-static void expert_slices(const struct nest *n, const struct fp9_down_expert *e, struct range r, size_t first,
-                          size_t count, const uint8_t *next)
-{
-    struct share h = {
-        .nest = n, .column = e->column, .first = first, .count = count, .from = r.from, .to = r.to};
-    size_t pairs = r.to - r.from, strips = (count + FP9__STRIP_TILES - 1) / FP9__STRIP_TILES;
-    size_t from = first / FP9__STRIP_TILES * fp9__quad_strip(n->d->format),
-           bytes = strips * fp9__quad_strip(n->d->format);
-    const size_t marks = fp9_down_marks(n->d->slices);
+    const size_t strip = fp9__quad_strip(n->d->format), from = first / FP9__STRIP_TILES * strip;
+    size_t bytes = (count + FP9__STRIP_TILES - 1) / FP9__STRIP_TILES * strip;
     if (bytes > n->quad_bytes - from) bytes = n->quad_bytes - from;
-    h.line = FP9__TILE_BYTES;
-    h.stream = n->quads * bytes / FP9__STREAMS;
+    struct share h = {.nest = n,
+                      .from = from,
+                      .bytes = bytes,
+                      .line = FP9__TILE_BYTES,
+                      .stream = n->quads * bytes / FP9__STREAMS,
+                      .first = first,
+                      .count = count};
     if (h.stream < PAGE) {
         h.line = (size_t)FP9__STREAMS * FP9__TILE_BYTES;
         h.stream = FP9__TILE_BYTES;
     }
-    if (pairs == 0) return;
-    fp9__share_fn *share = fp9__share_of(n->d->format, pairs);
+    return h;
+}
+
+/* Adds the part of expert e and its pairs [pair, end) to the sums of the slices. `next`: the quads that are
+ * fetched meanwhile. */
+static void expert_slices(struct share *h, const struct fp9_down_expert *e, const uint8_t *next)
+{
+    const struct nest *n = h->nest;
+    if (h->pair == h->end) return;
+    fp9__share_fn *share = fp9__share_of(n->d->format, h->end - h->pair);
+    const size_t marks = fp9_down_marks(n->d->slices);
+    h->column = e->column;
     for (size_t i = 0; i < n->quads; i++) {
         size_t row = n->panel + FP9_QUAD * i;
-        h.quad = quad_of(n, e, i);
-        h.marks = e->marks ? e->marks + row / FP9_QUAD * marks : NULL;
-        h.ahead = next + from + i * (bytes * h.line / (FP9__STREAMS * FP9__TILE_BYTES));
-        h.sums = n->sums + i * n->tokens * n->step;
-        h.scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
-        share(&h);
+        h->quad = quad_of(n, e, i);
+        h->marks = e->marks ? e->marks + row / FP9_QUAD * marks : NULL;
+        h->ahead = next + h->from + i * (h->bytes * h->line / (FP9__STREAMS * FP9__TILE_BYTES));
+        h->sums = n->sums + i * n->tokens * n->step;
+        h->scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
+        share(h);
     }
 }
 
@@ -193,14 +190,13 @@ static const uint8_t *quads_after(const struct nest *n, size_t e)
 static int experts(const struct nest *n, size_t count, struct fp9_down_walk *w, size_t *work)
 {
     const struct fp9_down *d = n->d;
-    if (w->expert == d->experts) return 1;
-    struct range r = pairs_of(n, &d->expert[w->expert]), next;
-    for (; w->expert < d->experts; w->expert++, r = next) {
+    struct share h = share_of_slices(n, w->slice, count);
+    for (; w->expert < d->experts; w->expert++) {
+        const struct fp9_down_expert *e = &d->expert[w->expert];
         if (*work == 0) return 0;
-        next = pairs_of(n, &d->expert[w->expert + 1 < d->experts ? w->expert + 1 : 0]);
-        fetch_pairs(d, next, w->slice, count);
-        expert_slices(n, &d->expert[w->expert], r, w->slice, count, quads_after(n, w->expert));
-        size_t pairs = r.to - r.from, tiles = n->quads * FP9_QUAD * count;
+        find_pairs(&h, e);
+        expert_slices(&h, e, quads_after(n, w->expert));
+        size_t pairs = h.end - h.pair, tiles = n->quads * FP9_QUAD * count;
         size_t cost = pairs ? (pairs + DECODE) * tiles * FP9_LANES * FP9_LANES : 1;
         *work = *work > cost ? *work - cost : 0;
     }

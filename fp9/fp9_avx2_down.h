@@ -29,7 +29,7 @@ static inline size_t fp9__quad_strip(enum fp9_format f)
     return FP9_QUAD * fp9__whole_strip(f);
 }
 
-/* What one expert adds to a quad: pairs [from, to), slices [first, first + count). */
+/* What one expert adds to a quad: pairs [pair, end), slices [first, first + count). */
 struct share {
     const struct nest *nest;
     const uint8_t *quad;
@@ -39,8 +39,9 @@ struct share {
     const uint16_t *marks; // of the quad, if it is e4m3
     size_t column;         // of slice 0 in its scale block
     size_t first, count;
-    size_t from, to; // pairs
-    __m256 *sums;    // of the pass's first token, slice `first`
+    size_t from, bytes; // where these slices lie in a quad
+    size_t pair, end;
+    __m256 *sums; // of the pass's first token, slice `first`
 };
 
 /* Adds it to the sums. */

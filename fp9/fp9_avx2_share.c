@@ -90,7 +90,7 @@ FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned p
 {
     const struct nest *n = h->nest;
     const uint8_t *strip = h->quad + s / FP9__STRIP_TILES * fp9__quad_strip(f);
-    const float *hs = n->d->hs + h->from * n->d->hs_stride + 8 * s, *hs1 = hs + n->d->hs_stride;
+    const float *hs = n->d->hs + h->pair * n->d->hs_stride + 8 * s, *hs1 = hs + n->d->hs_stride;
     struct ahead ahead = ahead_of(f, h, s);
     size_t at = 0;
     __m256i signs[FP9_QUAD];
@@ -125,7 +125,7 @@ FP9__INLINE void share_few(enum fp9_format f, const struct share *h, unsigned pa
     const size_t end = h->first + h->count;
     __m256 *sums[FEW];
     FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++) sums[q] = sums_of(h, h->from + q);
+    for (unsigned q = 0; q < pairs; q++) sums[q] = sums_of(h, h->pair + q);
     for (size_t s = h->first, stop; s < end; s = stop) {
         size_t strip = s / FP9__STRIP_TILES, next = FP9__STRIP_TILES * (strip + 1);
         stop = next < end ? next : end;
@@ -253,7 +253,7 @@ static __attribute__((noinline)) void pairs_2(const struct share *h, const struc
 
 static __attribute__((noinline)) void first_pairs_2(const struct share *h, const struct unpacked *u)
 {
-    two_pairs(h, u, h->from, true);
+    two_pairs(h, u, h->pair, true);
 }
 
 static __attribute__((noinline)) void pairs_1(const struct share *h, const struct unpacked *u, size_t pair)
@@ -292,10 +292,10 @@ static void share_many(const struct share *h)
             unpack_fp9(h, &u);
         else
             unpack_e4m3(h, &u);
-        size_t pair = h->from + 2;
+        size_t pair = h->pair + 2;
         first_pairs_2(h, &u);
-        for (; pair + 1 < h->to; pair += 2) pairs_2(h, &u, pair);
-        if (pair < h->to) pairs_1(h, &u, pair);
+        for (; pair + 1 < h->end; pair += 2) pairs_2(h, &u, pair);
+        if (pair < h->end) pairs_1(h, &u, pair);
     }
 }
 
