@@ -148,8 +148,8 @@ static const float *row_of(const struct fp9_rows *x, size_t t)
     return x->xs + (x->row ? x->row[t] : t) * x->stride;
 }
 
-/* n <= STREAMS panels with one token, n <= 2 with more. A function of its own per size: the compiler gives
- * each all registers. */
+/* 1, 2 or 4 panels with one or two tokens, 1 or 2 with three. A function of its own per size: the compiler
+ * gives each all registers. */
 #define FEW_FUNCTION(F, N, T)                                                                                \
     static __attribute__((noinline)) void few_##F##_##N##_##T(const struct stream *s, size_t inputs,         \
                                                               const float *const *x, size_t y_stride)        \
@@ -159,11 +159,9 @@ static const float *row_of(const struct fp9_rows *x, size_t t)
 #define FEW_FUNCTIONS(F)                                                                                     \
     FEW_FUNCTION(F, 1, 1)                                                                                    \
     FEW_FUNCTION(F, 2, 1)                                                                                    \
-    FEW_FUNCTION(F, 3, 1)                                                                                    \
     FEW_FUNCTION(F, 4, 1)                                                                                    \
     FEW_FUNCTION(F, 1, 2)                                                                                    \
     FEW_FUNCTION(F, 2, 2)                                                                                    \
-    FEW_FUNCTION(F, 3, 2)                                                                                    \
     FEW_FUNCTION(F, 4, 2)                                                                                    \
     FEW_FUNCTION(F, 1, 3)                                                                                    \
     FEW_FUNCTION(F, 2, 3)
@@ -177,15 +175,19 @@ static void few_tokens(enum fp9_format f, const struct stream *s, size_t n, size
 {
 #define FEW_TABLE(F)                                                                                         \
     {                                                                                                        \
-        {few_##F##_1_1, few_##F##_2_1, few_##F##_3_1, few_##F##_4_1},                                        \
-            {few_##F##_1_2, few_##F##_2_2, few_##F##_3_2, few_##F##_4_2}, {few_##F##_1_3, few_##F##_2_3},    \
+        {few_##F##_1_1, few_##F##_2_1, few_##F##_4_1}, {few_##F##_1_2, few_##F##_2_2, few_##F##_4_2},        \
+            {few_##F##_1_3, few_##F##_2_3},                                                                  \
     }
-    static few_fn *const size[FP9_FORMATS][FEW][STREAMS] = {FEW_TABLE(FP9_FP9), FEW_TABLE(FP9_E4M3)};
+    static few_fn *const size[FP9_FORMATS][FEW][3] = {FEW_TABLE(FP9_FP9), FEW_TABLE(FP9_E4M3)};
     const float *x[FEW];
     for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
-    size_t most = rows->count <= 2 ? STREAMS : 2; // 6 or 8 accumulators
-    for (size_t i = 0; i < n; i += most)
-        size[f][rows->count - 1][(n - i < most ? n - i : most) - 1](s + i, inputs, x, y_stride);
+    unsigned log2_most = rows->count <= 2 ? 2 : 1; // 6 or 8 accumulators
+    for (size_t i = 0; i < n;) {
+        unsigned log2 = n - i >= 4 ? 2 : n - i >= 2 ? 1 : 0;
+        if (log2 > log2_most) log2 = log2_most;
+        size[f][rows->count - 1][log2](s + i, inputs, x, y_stride);
+        i += (size_t)1 << log2;
+    }
 }
 
 /* ---- up to FP9__TOKENS tokens: weights are made on the way, block by block ---- */
