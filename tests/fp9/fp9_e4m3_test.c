@@ -44,11 +44,16 @@ static float *random_scales(size_t n, enum fp9_format f, uint64_t *seed)
     return s;
 }
 
-static float *random_rows(size_t tokens, size_t inputs, uint64_t *seed)
+/* With extreme weights the activations are extreme, too. */
+static float *random_rows(size_t tokens, size_t inputs, enum mix mix, uint64_t *seed)
 {
+    static const float extreme[] = {0.0f,     -0.0f,     0x1p-149f, -0x1p-126f, 0x1.fffffep-61f,
+                                    0x1p-60f, -0x1p-60f, 0x1p-30f,  1.0f,       -65536.0f};
     float *xs = aligned_bytes(tokens * inputs * sizeof *xs), *x = aligned_bytes(inputs * sizeof *x);
     for (size_t t = 0; t < tokens; t++) {
-        for (size_t i = 0; i < inputs; i++) x[i] = random_unit(seed) * (i % 5 ? 1.0f : 100.0f);
+        for (size_t i = 0; i < inputs; i++)
+            x[i] = mix == EXTREME ? extreme[random_below(seed, sizeof extreme / sizeof extreme[0])]
+                                  : random_unit(seed) * (i % 5 ? 1.0f : 100.0f);
         fp9_scalar.prepare(x, inputs, xs + t * inputs);
     }
     free(x);
@@ -152,7 +157,7 @@ static void same_dots(const struct fp9_kernels *k, size_t panels, size_t inputs,
     uint64_t scale_seed = random_next(seed);
     struct matrix nine = pack(FP9_FP9, rows, panels, inputs, first_output, scale_seed);
     struct matrix eight = pack(FP9_E4M3, rows, panels, inputs, first_output, scale_seed);
-    float *xs = random_rows(tokens, inputs, seed), *right = aligned_bytes(n * sizeof *right);
+    float *xs = random_rows(tokens, inputs, mix, seed), *right = aligned_bytes(n * sizeof *right);
     struct fp9_rows x = {xs, inputs, NULL, tokens};
     fp9_scalar.dot(&nine.m, 0, panels, &x, right, 8 * panels);
     _mm_setcsr(_mm_getcsr() & ~(unsigned)_MM_EXCEPT_MASK);
@@ -257,7 +262,7 @@ static struct down_problem make_down(size_t tokens, size_t first, size_t slices,
         p.expert[e].pairs = (uint32_t)pairs - p.expert[e].pair;
         free(w);
     }
-    p.hs = random_rows(pairs, inputs, &seed);
+    p.hs = random_rows(pairs, inputs, mix, &seed);
     p.d.hs = p.hs;
     p.d.hs_stride = inputs;
     for (size_t s = 0; s < slices; p.subtrees++) s += (size_t)1 << fp9_subtree_level(first + s, slices - s);
