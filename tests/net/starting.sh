@@ -17,6 +17,7 @@ begin() {
         x tc qdisc add dev "d0_${n}b" root tbf rate 3mbit burst 32kb latency 50ms 2>"$work/tc.log" ||
             skip "links cannot be shaped here: $(cat "$work/tc.log")"
     done
+    : >"$work/net.log" # before anybody looks for what only this daemon will say
     ip netns exec "$ns" "$build/duckd" "${generation[@]}" --flock "$work/$1" -v >"$work/net.txt" 2>"$work/net.log" &
     pids+=($!)
     wait_for "^loading experts" "$work/net.log"
