@@ -230,12 +230,24 @@ static double all_seconds(const struct probe_times *t)
     return ducks_seconds(t) + t->backend.seconds;
 }
 
-int engine_probe_slice(struct engine_probe *p, bool many, struct error *err)
+/* One that was disturbed in its only step has had its time and says nothing yet. */
+static bool untimed(const struct engine_probe *p, enum probe_rows kind)
+{
+    const struct probe_times *t = &p->times[kind];
+    return t->experts.spent.times == 0 || (p->backend_too && t->backend.times == 0);
+}
+
+static enum probe_rows one_or_pair(const struct engine_probe *p)
 {
     const struct probe_times *one = &p->times[PROBE_ONE], *pair = &p->times[PROBE_PAIR];
     const double share = p->e->set.adapt ? 1 : 4; // always drafting: one row is the MTP layer's alone
-    const bool both = pair->rows > 0 && all_seconds(pair) < share * all_seconds(one);
-    const enum probe_rows kind = many ? PROBE_MANY : both ? PROBE_PAIR : PROBE_ONE;
+    if (untimed(p, PROBE_ONE) || pair->rows == 0) return PROBE_ONE;
+    return untimed(p, PROBE_PAIR) || all_seconds(pair) < share * all_seconds(one) ? PROBE_PAIR : PROBE_ONE;
+}
+
+int engine_probe_slice(struct engine_probe *p, bool many, struct error *err)
+{
+    const enum probe_rows kind = many ? PROBE_MANY : one_or_pair(p);
     const struct probe_times *t = &p->times[kind];
     if (!lanes_idle(p->e->lanes, 0))
         return error_set(err, -EBUSY, "lane 0 still waits for an answer from the flock");
