@@ -77,9 +77,9 @@ until_true() {
     done
 }
 
-# ended PID NAME: its QEMU ends. wait_for NAME TEXT: until the guest's log holds it. The time is for a slow and busy machine.
+# ended PID NAME [SECONDS]: its QEMU ends. wait_for NAME TEXT: until the guest's log holds it. The time is for a slow and busy machine.
 gone() { ! kill -0 "$1" 2>/dev/null; }
-ended() { until_true 180 gone "$1" || fail "$2 goes on"; }
+ended() { until_true "${3-180}" gone "$1" || fail "$2 goes on"; }
 wait_for() { until_true 180 grep -qs -- "$2" "$work/$1.log" || fail "$1 has not said '$2'"; }
 
 # flock_file NAME NUMBER...: ducks by their numbers.
