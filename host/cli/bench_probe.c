@@ -5,9 +5,11 @@
 
 #include "host/util/clock.h"
 
-#define SHARE (1.0 / 3) // of the rounds' time
-#define LEAST_S 0.06    // that is worth a pause: rounds of a small model find their caches as they left them
-#define LEAST_ROWS 2u   // of many
+#define SHARE (1.0 / 3)  // of the rounds' time
+#define ENOUGH_S 20.0    // of pauses, one row or many: behind them
+#define LATER (1.0 / 30) //   long runs are not made much longer
+#define LEAST_S 0.06     // that is worth a pause: rounds of a small model find their caches as they left them
+#define LEAST_ROWS 2u    // of many
 
 static uint64_t cpu_ns(void)
 {
@@ -32,7 +34,9 @@ static int slice(struct bench_probe *p, bool many, struct error *err)
 {
     const uint64_t began = clock_ns(), cpu_began = cpu_ns();
     int rc = engine_probe_slice(p->engine, many, err);
-    p->owed_s[many] -= (double)(clock_ns() - began) * 1e-9;
+    const double took_s = (double)(clock_ns() - began) * 1e-9;
+    p->owed_s[many] -= took_s;
+    p->paused_s[many] += took_s;
     p->cpu_ns += cpu_ns() - cpu_began;
     return rc;
 }
@@ -51,7 +55,7 @@ int bench_probe_round(struct bench_probe *p, bool prefill, struct error *err)
 {
     double *owed = &p->owed_s[prefill];
     int rc = 0;
-    *owed += SHARE * (double)(clock_ns() - p->round_ns) * 1e-9;
+    *owed += (p->paused_s[prefill] < ENOUGH_S ? SHARE : LATER) * (double)(clock_ns() - p->round_ns) * 1e-9;
     if (*owed >= LEAST_S)
         while (!rc && p->engine && *owed > 0) rc = slice(p, prefill, err);
     p->round_ns = clock_ns();

@@ -15,6 +15,7 @@ struct bench_probe {
     struct engine_probe *engine; // NULL: a model without experts, for which there is nothing to time
     uint64_t round_ns;           // when the round under way began
     double owed_s[2];            // of few rows, of many
+    double paused_s[2];          // so far
     uint64_t cpu_ns;             // that all slices took
 };
 
