@@ -109,7 +109,7 @@ uint16_t fp9_quad_get(enum fp9_format f, const uint8_t *quad, size_t inputs, siz
 struct fp9_matrix {
     const uint8_t *panels; // panel p at + p * panel_stride, 64-byte aligned
     size_t panel_stride;   // bytes; >= fp9_panel_bytes(): gate and up panels lie in turn
-    const float *scales;   // packed (x 2^16): one row per 128 outputs, one scale per 128 inputs;
+    const float *scales;   // packed (x 2^16, e4m3 x 2^24): one row per 128 outputs, one scale per 128 inputs;
     size_t scale_stride;   //   panel p uses row (first_output + 8p) / 128 - first_output / 128
     size_t inputs, panel_count, first_output;
     /* 1: y holds the dots of the inputs before these, and this goes on with them, at a multiple of FP9_BLOCK:
