@@ -158,7 +158,7 @@ void prefill_stages(rig *t, uint32_t rows)
               const product_out o[] = {{l->a, l->a_stride, false},
                                        {l->a + s.q_rank, l->a_stride, false},
                                        {l->a + s.q_rank + s.latent + s.rope, l->a_stride, false}};
-              must(prefill_product(l, m, o, 3, l->big.x, rows, &err), &err);
+              must(prefill_product(l, m, o, s.index_topk > 0 ? 3 : 2, l->big.x, rows, &err), &err);
           }));
     timed(t, "q_b", 2.0 * rows * wide * s.q_rank, "TFLOP/s", layers([&](struct layer &y, uint32_t) {
               const matrix *const m[] = {&y.q_b};

@@ -66,7 +66,7 @@ static void floor_stages(step *p)
     const step before = *p;
     const matrix layer::*const parts[] = {&layer::index_k, &layer::kv_a, &layer::q_a};
     const char *const names[] = {"(wk alone)", "(kv_a alone)", "(q_a alone)"};
-    for (uint32_t i = 0; i < 3; i++)
+    for (uint32_t i = l->s.index_heads > 0 ? 0 : 1; i < 3; i++)
         stage(p, names[i], 0, p->layers, weight_bytes(p->t->m.layers[0].*parts[i]),
               [&](struct layer &y, uint32_t) {
                   const matrix *const m[] = {&(y.*parts[i])};
@@ -187,7 +187,8 @@ void stages(rig *t, uint32_t position, uint32_t rows)
     struct lane *l = &t->l;
     const shape &s = l->s;
     const uint32_t n = position + rows;
-    step p = {t, rows, t->m.main_layers, 0, n > s.index_topk ? s.index_topk : n, n > s.index_topk, 0, 0};
+    const bool sparse = s.index_topk > 0 && n > s.index_topk;
+    step p = {t, rows, t->m.main_layers, 0, sparse ? s.index_topk : n, sparse, 0, 0};
     while (t->m.layers[p.dense].dense) p.dense++;
     place(t, position, rows);
     printf("context %u, %u row%s: stage, layers x time each, bytes each, rate, share of the copy bandwidth\n",
