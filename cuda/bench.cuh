@@ -65,6 +65,7 @@ void prefill_stages(rig *t, uint32_t rows);                    // bench_prefill.
 void attention_part(rig *t, uint32_t chunk, uint32_t prompt);  // beside plain cuBLAS products
 void prefill(rig *t, uint32_t chunk, uint32_t prompt);         // whole layers
 void sparse_prefill(rig *t, uint32_t position, uint32_t rows); // beyond index_topk
+void flag_round_trips(cudaStream_t s);                         // bench_flags.cu
 /* bench_loop.cu: decode through backend.h, the host answering after a delay or with local ducks that hold
  * `layers` layers of `experts` experts. */
 void loop_delayed(const struct model *model, uint32_t position, uint32_t rows, uint32_t delay_us);

@@ -86,6 +86,7 @@ static void device_part(const struct model *model, const struct arguments *a, bo
     t = {};
     open_rig(&t, model, longest, shared ? GRAPH_ROWS : a->chunk, shared);
     measure_copy(t.l.stream);
+    if (!shared) flag_round_trips(t.l.stream);
     each_context(a->contexts, [&](uint32_t n, bool first) {
         if (first || !shared) stages(&t, n - 1, 1);
         if (first) stages(&t, n - 2, 2), stages(&t, n - 4, 4);
@@ -93,7 +94,7 @@ static void device_part(const struct model *model, const struct arguments *a, bo
     if (!shared && a->chunk > PREFILL_ROWS) {
         prefill_stages(&t, a->chunk);
         attention_part(&t, a->chunk, PROMPT);
-        if (a->sparse) sparse_prefill(&t, a->sparse, a->chunk);
+        if (a->sparse && model->config.index_topk > 0) sparse_prefill(&t, a->sparse, a->chunk);
     }
     if (!shared) prefill(&t, a->chunk, PROMPT);
     close_rig(&t);
