@@ -9,8 +9,7 @@
 
 #include <cmocka.h>
 
-#include "fp9/fp9_down.h"
-#include "tests/fp9/fp9_random.h"
+#include "tests/fp9/down_problem.h"
 
 enum { SUBNORMAL = _MM_EXCEPT_DENORM | _MM_EXCEPT_UNDERFLOW };
 
@@ -207,16 +206,8 @@ static void long_rows(void **state)
 
 /* ---- down ---- */
 
-struct down_problem {
-    struct fp9_down d;
-    struct fp9_down_expert *expert;
-    uint32_t *token;
-    float *hs;
-    size_t rows, subtrees;
-};
-
-static struct fp9_down_expert pack_down(enum fp9_format f, const uint8_t *w, size_t rows, size_t slices,
-                                        size_t scale_stride, uint64_t seed)
+static void pack_down(struct fp9_down_expert *to, enum fp9_format f, const uint8_t *w, size_t rows,
+                      size_t slices, size_t scale_stride, uint64_t seed)
 {
     size_t inputs = 8 * slices, quads = (rows / 8 + 3) / 4, bytes = fp9_quad_bytes(f, inputs);
     uint8_t *panels = aligned_bytes(quads * bytes);
@@ -230,55 +221,23 @@ static struct fp9_down_expert pack_down(enum fp9_format f, const uint8_t *w, siz
             int m = fp9_strip_put_e4m3(f, at, inputs, strip, &table, w + 8 * p * inputs, inputs);
             marks[p / 4 * fp9_down_marks(slices) + strip / 4] |= (uint16_t)(m << strip % 4 * 4);
         }
-    return (struct fp9_down_expert){.panels = panels,
-                                    .scales = random_scales((rows + 127) / 128 * scale_stride, f, &seed),
-                                    .marks = marks};
+    to->panels = panels;
+    to->scales = random_scales((rows + 127) / 128 * scale_stride, f, &seed);
+    to->marks = marks;
 }
 
-static struct down_problem make_down(size_t tokens, size_t first, size_t slices, size_t experts, size_t rows,
-                                     enum fp9_format f, enum mix mix, uint64_t seed)
+static struct down_problem random_down(size_t tokens, size_t first, size_t slices, size_t experts,
+                                       size_t rows, enum fp9_format f, enum mix mix, uint64_t seed)
 {
-    struct down_problem p = {.rows = rows};
-    size_t inputs = 8 * slices, pairs = 0;
-    p.expert = calloc(experts, sizeof *p.expert);
-    p.token = calloc(tokens * experts, sizeof *p.token);
-    p.d = (struct fp9_down){.expert = p.expert,
-                            .experts = experts,
-                            .first_slice = first,
-                            .slices = slices,
-                            .format = f,
-                            .scale_stride = (inputs + 120 + 127) / 128,
-                            .tokens = tokens,
-                            .token = p.token,
-                            .out_token = rows,
-                            .out_subtree = rows * tokens};
+    struct down_problem p = down_problem_make(tokens, first, slices, experts, rows, f, &seed);
     for (size_t e = 0; e < experts; e++) {
-        uint8_t *w = weights(rows * inputs, mix, &seed);
-        p.expert[e] = pack_down(f, w, rows, slices, p.d.scale_stride, random_next(&seed));
-        p.expert[e].column = 8 * random_below(&seed, 16);
-        p.expert[e].pair = (uint32_t)pairs;
-        for (uint32_t t = 0; t < tokens; t++)
-            if (random_below(&seed, 3) || e == 0) p.token[pairs++] = t;
-        p.expert[e].pairs = (uint32_t)pairs - p.expert[e].pair;
+        uint8_t *w = weights(rows * 8 * slices, mix, &seed);
+        pack_down(&p.expert[e], f, w, rows, slices, p.d.scale_stride, random_next(&seed));
         free(w);
     }
-    p.hs = random_rows(pairs, inputs, mix, &seed);
+    p.hs = random_rows(p.pairs, 8 * slices, mix, &seed);
     p.d.hs = p.hs;
-    p.d.hs_stride = inputs;
-    for (size_t s = 0; s < slices; p.subtrees++) s += (size_t)1 << fp9_subtree_level(first + s, slices - s);
     return p;
-}
-
-static void release_down(struct down_problem *p)
-{
-    for (size_t e = 0; e < p->d.experts; e++) {
-        free((void *)(uintptr_t)p->expert[e].panels);
-        free((void *)(uintptr_t)p->expert[e].scales);
-        free((void *)(uintptr_t)p->expert[e].marks);
-    }
-    free(p->expert);
-    free(p->token);
-    free(p->hs);
 }
 
 static void down_has_the_bits_of_fp9(void **state)
@@ -295,8 +254,8 @@ static void down_has_the_bits_of_fp9(void **state)
         for (int mix = 0; mix < MIXES; mix++) {
             struct down_problem p[FP9_FORMATS];
             for (int f = 0; f < FP9_FORMATS; f++)
-                p[f] = make_down(shapes[i].tokens, shapes[i].first, shapes[i].slices, shapes[i].experts,
-                                 shapes[i].rows, (enum fp9_format)f, (enum mix)mix, 51 + i);
+                p[f] = random_down(shapes[i].tokens, shapes[i].first, shapes[i].slices, shapes[i].experts,
+                                   shapes[i].rows, (enum fp9_format)f, (enum mix)mix, 51 + i);
             size_t n = p->subtrees * p->d.out_subtree, panels = p->rows / 8, cut = panels / 3 / 4 * 4;
             float *right = aligned_bytes(n * sizeof *right), *y = aligned_bytes(n * sizeof *y);
             p[FP9_FP9].d.out = right;
@@ -313,7 +272,7 @@ static void down_has_the_bits_of_fp9(void **state)
             }
             free(right);
             free(y);
-            for (int f = 0; f < FP9_FORMATS; f++) release_down(&p[f]);
+            for (int f = 0; f < FP9_FORMATS; f++) down_problem_free(&p[f]);
         }
 }
 

@@ -10,8 +10,7 @@
 
 #include <cmocka.h>
 
-#include "fp9/fp9_down.h"
-#include "tests/fp9/fp9_random.h"
+#include "tests/fp9/down_problem.h"
 
 struct problem {
     struct fp9_matrix m;
@@ -179,60 +178,21 @@ static void fill_quads(uint8_t *quads, size_t panels, size_t inputs, uint64_t *s
         }
 }
 
-struct down_problem {
-    struct fp9_down d;
-    struct fp9_down_expert *expert;
-    uint32_t *token;
-    float *hs;
-    size_t rows, subtrees;
-};
-
-static struct down_problem make_down(size_t tokens, size_t first, size_t slices, size_t experts, size_t rows,
-                                     uint64_t *seed)
+static struct down_problem random_down(size_t tokens, size_t first, size_t slices, size_t experts,
+                                       size_t rows, uint64_t *seed)
 {
-    struct down_problem p = {.rows = rows};
-    size_t inputs = 8 * slices, pairs = 0, blocks = (rows + 127) / 128;
-    p.expert = calloc(experts, sizeof *p.expert);
-    p.token = calloc(tokens * experts, sizeof *p.token);
-    p.d = (struct fp9_down){.expert = p.expert,
-                            .experts = experts,
-                            .first_slice = first,
-                            .slices = slices,
-                            .tokens = tokens,
-                            .token = p.token,
-                            .out_token = rows,
-                            .out_subtree = rows * tokens};
-    p.d.scale_stride = (inputs + 120 + 127) / 128;
+    struct down_problem p = down_problem_make(tokens, first, slices, experts, rows, FP9_FP9, seed);
+    size_t inputs = 8 * slices;
     for (size_t e = 0; e < experts; e++) {
         uint8_t *panels = aligned_bytes((rows / 8 + 3) / 4 * fp9_quad_bytes(FP9_FP9, inputs));
         fill_quads(panels, rows / 8, inputs, seed);
-        p.expert[e] = (struct fp9_down_expert){panels,
-                                               random_scales(blocks * p.d.scale_stride, seed),
-                                               NULL,
-                                               8 * random_below(seed, 16),
-                                               (uint32_t)pairs,
-                                               0};
-        for (uint32_t t = 0; t < tokens; t++)
-            if (random_below(seed, 3) || e == 0) p.token[pairs++] = t;
-        p.expert[e].pairs = (uint32_t)pairs - p.expert[e].pair;
+        p.expert[e].panels = panels;
+        p.expert[e].scales = random_scales((rows + 127) / 128 * p.d.scale_stride, seed);
     }
-    p.hs = aligned_bytes(pairs * inputs * sizeof *p.hs);
-    for (size_t i = 0; i < pairs * inputs; i++) p.hs[i] = random_unit(seed) * FP9_X_SCALE;
+    p.hs = aligned_bytes(p.pairs * inputs * sizeof *p.hs);
+    for (size_t i = 0; i < p.pairs * inputs; i++) p.hs[i] = random_unit(seed) * FP9_X_SCALE;
     p.d.hs = p.hs;
-    p.d.hs_stride = inputs;
-    for (size_t s = 0; s < slices; p.subtrees++) s += (size_t)1 << fp9_subtree_level(first + s, slices - s);
     return p;
-}
-
-static void release_down(struct down_problem *p)
-{
-    for (size_t e = 0; e < p->d.experts; e++) {
-        free((void *)(uintptr_t)p->expert[e].panels);
-        free((void *)(uintptr_t)p->expert[e].scales);
-    }
-    free(p->expert);
-    free(p->token);
-    free(p->hs);
 }
 
 static void down_same_bits(void **state)
@@ -248,8 +208,8 @@ static void down_same_bits(void **state)
     };
     uint64_t seed = 21;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        struct down_problem p = make_down(shapes[i].tokens, shapes[i].first, shapes[i].slices,
-                                          shapes[i].experts, shapes[i].rows, &seed);
+        struct down_problem p = random_down(shapes[i].tokens, shapes[i].first, shapes[i].slices,
+                                            shapes[i].experts, shapes[i].rows, &seed);
         size_t n = p.subtrees * p.d.out_subtree;
         float *a = aligned_bytes(n * sizeof *a), *b = aligned_bytes(n * sizeof *b);
         struct fp9_down d = p.d;
@@ -271,7 +231,7 @@ static void down_same_bits(void **state)
         free(walk.cells);
         free(a);
         free(b);
-        release_down(&p);
+        down_problem_free(&p);
     }
 }
 
