@@ -29,17 +29,9 @@ struct case_progress {
     size_t seen;               // tokens before the round under way
 };
 
-/* What this process has computed: on a machine that is busy with other things it says more than the clock. */
-static uint64_t cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static uint64_t case_cpu_ns(const struct case_progress *p)
 {
-    return cpu_ns() - (p->probe ? p->probe->cpu_ns : 0);
+    return clock_cpu_ns() - (p->probe ? p->probe->cpu_ns : 0);
 }
 
 static int on_pause(void *ctx, const struct answer *a, struct error *err)
@@ -169,10 +161,9 @@ static int run_cases(struct bench_run *run, const struct suite *suite, const cha
     bench_table_header(archive->out.stream, s);
     int rc = output_finish(err);
     for (size_t i = 0; !rc && i < suite->count; i++) {
-        struct answer a;
+        struct answer a = {0};
         struct bench_case *c = &run->cases[run->count++];
         c->what = &suite->cases[i];
-        a = (struct answer){0};
         rc = bench_probe_begin(&run->probe, err);
         if (!rc)
             rc = run_case(s, c->what, answer_limit(s->options, c->what), &run->probe, &a, &c->ttft_cpu_ms,

@@ -1,8 +1,6 @@
 /* bench_probe.c: see bench_probe.h. */
 #include "host/cli/bench_probe.h"
 
-#include <time.h>
-
 #include "host/util/clock.h"
 
 #define SHARE (1.0 / 3)  // of the rounds' time
@@ -10,13 +8,6 @@
 #define LATER (1.0 / 30) //   long runs are not made much longer
 #define LEAST_S 0.06     // that is worth a pause: rounds of a small model find their caches as they left them
 #define LEAST_ROWS 2u    // of many
-
-static uint64_t cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 int bench_probe_open(struct bench_probe *p, struct engine *e, uint32_t rows, struct error *err)
 {
@@ -32,12 +23,12 @@ void bench_probe_close(struct bench_probe *p)
 
 static int slice(struct bench_probe *p, bool many, struct error *err)
 {
-    const uint64_t began = clock_ns(), cpu_began = cpu_ns();
+    const uint64_t began = clock_ns(), cpu_began = clock_cpu_ns();
     int rc = engine_probe_slice(p->engine, many, err);
     const double took_s = (double)(clock_ns() - began) * 1e-9;
     p->owed_s[many] -= took_s;
     p->paused_s[many] += took_s;
-    p->cpu_ns += cpu_ns() - cpu_began;
+    p->cpu_ns += clock_cpu_ns() - cpu_began;
     return rc;
 }
 

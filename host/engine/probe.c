@@ -40,9 +40,7 @@ struct engine_probe {
 
 static double cpu_s(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return (double)clock_cpu_ns() * 1e-9;
 }
 
 static double clock_s(void)
