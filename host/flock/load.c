@@ -190,7 +190,7 @@ uint32_t flock_element_bytes(const struct model *model)
     for (size_t i = 0; i < checkpoint_tensors(model->checkpoint); i++) {
         const struct tensor *t = checkpoint_tensor(model->checkpoint, i);
         if (!is_expert(t)) continue;
-        uint32_t bytes = t->dtype == DTYPE_F32 ? 4 : t->dtype == DTYPE_F8_E4M3 ? 1 : 2;
+        uint32_t bytes = transport_element_bytes(t->dtype);
         if (bytes > most) most = bytes;
     }
     return most;

@@ -288,15 +288,7 @@ int transport_bad_weight(const struct transport_matrix *m, enum fp9_format forma
 static int local_load(struct transport *t, const struct transport_matrix *m, struct error *err)
 {
     struct local *l = (struct local *)t;
-    const struct weight *w = m->weight;
-    const struct duck_tensor tensor = {.data = w->data,
-                                       .scales = w->scales,
-                                       .element_bytes = w->dtype == DTYPE_F8_E4M3 ? 1
-                                                        : w->dtype == DTYPE_BF16  ? 2
-                                                                                  : 4,
-                                       .hidden = l->hidden,
-                                       .width = m->tensor_width,
-                                       .which = m->which};
+    const struct duck_tensor tensor = transport_tensor(m, l->hidden);
     for (uint32_t i = 0; i < l->ducks; i++) {
         uint64_t where = 0;
         int rc = duck_core_load(l->duck[i].core, m->bank, m->expert, m->column, &tensor, &where);

@@ -89,6 +89,22 @@ extern const struct transport_ops transport_local;
 extern const struct transport_ops transport_udp;
 extern const struct transport_ops transport_dpdk;
 
+static inline uint32_t transport_element_bytes(enum dtype t)
+{
+    return t == DTYPE_F8_E4M3 ? 1 : t == DTYPE_BF16 ? 2 : 4;
+}
+
+/* The checkpoint's tensor that a matrix is a part of. */
+static inline struct duck_tensor transport_tensor(const struct transport_matrix *m, uint32_t hidden)
+{
+    return (struct duck_tensor){.data = m->weight->data,
+                                .scales = m->weight->scales,
+                                .element_bytes = transport_element_bytes(m->weight->dtype),
+                                .hidden = hidden,
+                                .width = m->tensor_width,
+                                .which = m->which};
+}
+
 /* The message for a matrix that a duck cannot compute with: `why` and `where` from duck_core_load(). */
 int transport_bad_weight(const struct transport_matrix *m, enum fp9_format format, int why, uint64_t where,
                          struct error *err);

@@ -308,14 +308,7 @@ static struct net_unit_source source_of(const struct net_flock *f, const struct 
                                         struct duck_tensor *tensor)
 {
     const struct weight *w = m->weight;
-    *tensor = (struct duck_tensor){.data = w->data,
-                                   .scales = w->scales,
-                                   .element_bytes = w->dtype == DTYPE_F8_E4M3 ? 1
-                                                    : w->dtype == DTYPE_BF16  ? 2
-                                                                              : 4,
-                                   .hidden = f->hidden,
-                                   .width = m->tensor_width,
-                                   .which = m->which};
+    *tensor = transport_tensor(m, f->hidden);
     return (struct net_unit_source){.key = m->source,
                                     .bank = m->bank,
                                     .expert = m->expert,
