@@ -107,7 +107,7 @@ static void write_hardware(FILE *to, const struct bench_run *run)
             "\"rows\": %u, \"kv_bytes\": %d, \"expert_format\": \"%s\"",
             flock_ducks(engine_flock(s->engine)), one.networked ? "false" : "true",
             engine_backend(s->engine)->shared ? "true" : "false", cpu_time ? "cpu" : "wall", many.rows,
-            4 >> kv, flock_format_name(s->options->expert_format == 1 ? FP9_E4M3 : FP9_FP9));
+            4 >> kv, flock_format_name(engine_flock(s->engine)));
     const struct {
         const char *name;
         double value;

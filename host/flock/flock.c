@@ -27,9 +27,9 @@ static void name_plan(struct flock *f)
     snprintf(f->plan_path, sizeof f->plan_path, "%s-%016" PRIx64, f->spec.net->plans, hash);
 }
 
-const char *flock_format_name(enum fp9_format format)
+const char *flock_format_name(const struct flock *f)
 {
-    return format == FP9_E4M3 ? "e4m3" : "fp9";
+    return f->plan.format == FP9_E4M3 ? "e4m3" : "fp9";
 }
 
 static int make_plan(struct flock *f, const struct flock_options *o, struct error *err)
@@ -126,8 +126,8 @@ static void say_stats(const struct flock *f)
         flock_duck_stats(f, i, &d);
         log_detail("duck %s: %" PRIu64 " slices, %.1f MB of %s; %" PRIu64 " steps, %" PRIu64
                    " expert reads, %.1f MB read, %.1f ms computing",
-                   d.name, d.slices, (double)d.weight_bytes * 1e-6, flock_format_name(f->plan.format),
-                   d.steps, d.expert_reads, (double)d.expert_bytes * 1e-6, (double)d.compute_ns * 1e-6);
+                   d.name, d.slices, (double)d.weight_bytes * 1e-6, flock_format_name(f), d.steps,
+                   d.expert_reads, (double)d.expert_bytes * 1e-6, (double)d.compute_ns * 1e-6);
     }
 }
 

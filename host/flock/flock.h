@@ -77,8 +77,8 @@ int flock_poll(struct flock *f, uint32_t lane, bool wait, struct error *err);
 int flock_look(struct flock *f, struct error *err);
 
 uint32_t flock_ducks(const struct flock *f);
-/* "fp9", "e4m3". */
-const char *flock_format_name(enum fp9_format format);
+/* How its ducks keep experts: "fp9", "e4m3". */
+const char *flock_format_name(const struct flock *f);
 void flock_duck_stats(const struct flock *f, uint32_t duck, struct duck_stats *out);
 /* False: its ducks are in this process. */
 bool flock_times(const struct flock *f, struct flock_times *out);
