@@ -13,6 +13,7 @@
 #include "duck/duck_core.h"
 #include "host/util/clock.h"
 #include "host/util/pool.h"
+#include "tools/bench_arguments.h"
 #include "tools/bench_limits.h"
 #include "tools/bench_weights.h"
 
@@ -472,10 +473,9 @@ static void report(struct bench *b)
     }
 }
 
-static void usage(FILE *f)
+static void usage(void)
 {
-    fprintf(
-        f,
+    fputs(
         "usage: bench-duck [options]\n"
         "Times the routed experts of one layer on this machine, beside its limits measured in the same run.\n"
         "  --hidden N     width of the activation, a multiple of 32 (7168)\n"
@@ -490,87 +490,73 @@ static void usage(FILE *f)
         "  --rare         weights of the smallest magnitude only, subnormals of e4m3\n"
         "  --check        compute one step with every kernel and format and compare bits instead\n"
         "  --cpu-time     count CPU time, one thread only: for machines that are busy with other things\n"
-        "  --csv          comma-separated values\n");
+        "  --csv          comma-separated values\n",
+        stdout);
 }
 
-static int parse(int argc, char **argv, struct options *o, const char **kernels)
+/* What is measured in numbers, in the order of `longs`. */
+enum { NUMBERS = 7 };
+
+static bool parse(int argc, char **argv, struct options *o, const char **kernels)
 {
     static const struct option longs[] = {
-        {"hidden", 1, NULL, 'h'}, {"width", 1, NULL, 'w'},   {"experts", 1, NULL, 'e'},
-        {"top-k", 1, NULL, 'k'},  {"tokens", 1, NULL, 't'},  {"threads", 1, NULL, 'p'},
-        {"repeat", 1, NULL, 'r'}, {"kernels", 1, NULL, 'i'}, {"cpu-time", 0, NULL, 'u'},
-        {"check", 0, NULL, 'x'},  {"rare", 0, NULL, 'y'},    {"csv", 0, NULL, 'c'},
-        {"format", 1, NULL, 'f'}, {"help", 0, NULL, '?'},    {0},
+        {"hidden", 1, NULL, 'n'},   {"width", 1, NULL, 'n'},
+        {"experts", 1, NULL, 'n'},  {"top-k", 1, NULL, 'n'},
+        {"tokens", 1, NULL, 'n'},   {"threads", 1, NULL, 'n'},
+        {"repeat", 1, NULL, 'n'},   {"kernels", 1, NULL, 'k'},
+        {"cpu-time", 0, NULL, 'u'}, {"check", 0, NULL, 'x'},
+        {"rare", 0, NULL, 'y'},     {"csv", 0, NULL, 'c'},
+        {"format", 1, NULL, 'f'},   {0},
     };
+    static const struct bench_range range[NUMBERS] = {
+        {32, 1u << 17, 32}, {8, 1u << 17, 8}, {1, 1u << 16, 1},    {1, 1u << 16, 1},
+        {1, 512, 1},        {1, 1024, 1},     {1, MAX_REPEATS, 1},
+    };
+    static const char *const kernel[] = {"scalar", "avx2", "avx512"},
+                             *const format[FP9_FORMATS] = {[FP9_FP9] = "fp9", [FP9_E4M3] = "e4m3"};
     *o = (struct options){7168, 64, 256, 8, 1, 1, 21, 0, 0, 0, 0, {1, 1}};
-    for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-        uint32_t n = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
-        switch (c) {
-        case 'h':
-            o->hidden = n;
-            break;
-        case 'w':
-            o->width = n;
-            break;
-        case 'e':
-            o->experts = n;
-            break;
-        case 'k':
-            o->top_k = n;
-            break;
-        case 't':
-            o->tokens = n;
-            break;
-        case 'p':
-            o->threads = n;
-            break;
-        case 'r':
-            o->repeats = n;
-            break;
-        case 'i':
+    uint32_t *const number[NUMBERS] = {&o->hidden, &o->width,   &o->experts, &o->top_k,
+                                       &o->tokens, &o->threads, &o->repeats};
+    bool good = true;
+    for (int c, at, i; good && (c = getopt_long(argc, argv, "", longs, &at)) != -1;) {
+        if (c == 'n') {
+            good = bench_number(longs[at].name, optarg, range[at], number[at]);
+        } else if (c == 'k') {
+            good = bench_choice("kernels", optarg, kernel, 3, &i);
             *kernels = optarg;
-            break;
-        case 'u':
-            o->cpu_time = 1;
-            break;
-        case 'x':
-            o->check = 1;
-            break;
-        case 'y':
-            o->rare = 1;
-            break;
-        case 'c':
-            o->csv = 1;
-            break;
-        case 'f':
-            o->has[FP9_FP9] = optarg && strcmp(optarg, "fp9") == 0;
-            o->has[FP9_E4M3] = optarg && strcmp(optarg, "e4m3") == 0;
-            if (!o->has[FP9_FP9] && !o->has[FP9_E4M3]) return -1;
-            break;
-        default:
-            return -1;
+        } else if (c == 'f') {
+            good = bench_choice("format", optarg, format, FP9_FORMATS, &i);
+            for (int f = 0; good && f < FP9_FORMATS; f++) o->has[f] = f == i;
+        } else if (c == '?') {
+            return false; // getopt has said it
         }
+        o->cpu_time |= c == 'u';
+        o->check |= c == 'x';
+        o->rare |= c == 'y';
+        o->csv |= c == 'c';
     }
-    if (optind == argc && o->hidden && o->hidden % 32 == 0 && o->hidden <= 1u << 17 && o->width &&
-        o->width % 8 == 0 && o->top_k && o->top_k <= o->experts && o->tokens && o->tokens <= 512 &&
-        o->threads && (o->threads == 1 || !o->cpu_time) && o->repeats && o->repeats <= MAX_REPEATS)
-        return 0;
-    return -1;
+    if (!good) return false;
+    if (optind < argc) return bench_wrong("there is no use for '%s'", argv[optind]);
+    if (o->top_k > o->experts)
+        return bench_wrong("--top-k is %u, --experts %u: a token cannot choose more", o->top_k, o->experts);
+    if (o->cpu_time && o->threads > 1)
+        return bench_wrong("--cpu-time is for one thread, --threads is %u", o->threads);
+    return true;
 }
 
 int main(int argc, char **argv)
 {
     static struct bench b;
     const char *kernels = NULL;
-    int help = argc == 2 && strcmp(argv[1], "--help") == 0;
-    if (help || parse(argc, argv, &b.o, &kernels)) {
-        usage(help ? stdout : stderr);
-        return help ? 0 : 2;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        usage();
+        return 0;
     }
+    if (!parse(argc, argv, &b.o, &kernels)) return 2;
     b.kernels = fp9_select(kernels);
     if (!b.kernels) {
         const char *missing = fp9_cpu_missing();
-        fprintf(stderr, "bench-duck: %s\n", missing ? missing : "no kernels of that name");
+        fprintf(stderr, "bench-duck: this CPU has no %s\n", missing ? missing : kernels);
         return 1;
     }
     if (set_up(&b)) return 1;

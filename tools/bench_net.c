@@ -19,6 +19,7 @@
 #include "host/flock/spec.h"
 #include "host/flock/transport.h"
 #include "host/util/clock.h"
+#include "tools/bench_arguments.h"
 
 enum { MOST_LANES = 4, CLOSE_MS = 1000, OPEN_MS = 30000, STEP_MS = 300000, WARM_UP = 20, MOST_ROUNDS = 100 };
 
@@ -469,69 +470,39 @@ static int compare_overlap(struct bench *b, struct error *err)
 
 /* ---- the command line ---- */
 
-static int usage(void)
+static void usage(void)
 {
-    fprintf(stderr, "usage: bench-net --flock FILE [--hidden 7168] [--columns 64] [--experts 32] [--top-k 8] "
-                    "[--tokens 1] [--lanes 2] [--steps 500] [--loads 1] [--compare ROUNDS] "
-                    "[--activation f32|bf16|fp8] [--result f32|bf16]\n");
-    return 2;
+    fputs("usage: bench-net --flock FILE [options]\n"
+          "Times one layer of random weights on the ducks of a network flock.\n"
+          "  --hidden N       width of the activation, a multiple of 8 (7168)\n"
+          "  --columns N      intermediate columns of all ducks together, a multiple of 8 (64)\n"
+          "  --experts N      experts in the layer (32)\n"
+          "  --top-k N        experts of a token (8)\n"
+          "  --tokens N       tokens in a step (1)\n"
+          "  --lanes N        steps in flight, measured from 1 up to N (2)\n"
+          "  --steps N        measured steps of each (500)\n"
+          "  --loads N        how often the weights are sent (1)\n"
+          "  --compare N      N rounds with and without ducks that receive while they compute (none)\n"
+          "  --activation T   f32, bf16 or fp8 on the wire (bf16)\n"
+          "  --result T       f32 or bf16 on the wire (f32)\n",
+          stdout);
 }
 
-static int take_number(struct options *o, int option, const char *text)
-{
-    uint32_t n = (uint32_t)strtoul(text, NULL, 10);
-    switch (option) {
-    case 'H':
-        o->hidden = n / 8 * 8;
-        return n >= 8;
-    case 'c':
-        o->columns = n / 8 * 8;
-        return n >= 8;
-    case 'e':
-        o->experts = n;
-        return n >= 1;
-    case 'k':
-        o->top_k = n;
-        return n >= 1;
-    case 't':
-        o->tokens = n;
-        return n >= 1;
-    case 'l':
-        o->lanes = n;
-        return n >= 1 && n <= MOST_LANES;
-    case 's':
-        o->steps = n;
-        return 1;
-    case 'L':
-        o->loads = n;
-        return n >= 1;
-    case 'C':
-        o->rounds = n;
-        return n >= 1 && n <= MOST_ROUNDS && o->steps >= NET_RECENT; // medians are of these steps alone
-    default:
-        return 0;
-    }
-}
+/* What is measured in numbers, in the order of `longs`. */
+enum { NUMBERS = 9 };
 
-static int take_dtype(enum wire_dtype *out, const char *text, enum wire_dtype last)
+static bool parse(struct options *o, int argc, char **argv)
 {
-    static const char *const name[] = {[WIRE_F32] = "f32", [WIRE_BF16] = "bf16", [WIRE_FP8] = "fp8"};
-    for (int i = 0; i <= (int)last; i++)
-        if (strcmp(text, name[i]) == 0) {
-            *out = (enum wire_dtype)i;
-            return 1;
-        }
-    return 0;
-}
-
-static int parse(struct options *o, int argc, char **argv)
-{
-    static const struct option known[] = {
-        {"flock", 1, NULL, 'f'},   {"hidden", 1, NULL, 'H'}, {"columns", 1, NULL, 'c'},
-        {"experts", 1, NULL, 'e'}, {"top-k", 1, NULL, 'k'},  {"tokens", 1, NULL, 't'},
-        {"lanes", 1, NULL, 'l'},   {"steps", 1, NULL, 's'},  {"loads", 1, NULL, 'L'},
-        {"compare", 1, NULL, 'C'}, {"result", 1, NULL, 'r'}, {"activation", 1, NULL, 'a'},
+    static const struct option longs[] = {
+        {"hidden", 1, NULL, 'n'}, {"columns", 1, NULL, 'n'}, {"experts", 1, NULL, 'n'},
+        {"top-k", 1, NULL, 'n'},  {"tokens", 1, NULL, 'n'},  {"lanes", 1, NULL, 'n'},
+        {"steps", 1, NULL, 'n'},  {"loads", 1, NULL, 'n'},   {"compare", 1, NULL, 'n'},
+        {"flock", 1, NULL, 'f'},  {"result", 1, NULL, 'r'},  {"activation", 1, NULL, 'a'},
         {NULL, 0, NULL, 0}};
+    static const struct bench_range range[NUMBERS] = {
+        {8, 1u << 17, 8},   {8, 1u << 17, 8}, {1, 1u << 16, 1}, {1, 1u << 16, 1},   {1, 4096, 1},
+        {1, MOST_LANES, 1}, {0, 1u << 30, 1}, {1, 1u << 20, 1}, {1, MOST_ROUNDS, 1}};
+    static const char *const dtype[] = {[WIRE_F32] = "f32", [WIRE_BF16] = "bf16", [WIRE_FP8] = "fp8"};
     *o = (struct options){.hidden = 7168,
                           .columns = 64,
                           .experts = 32,
@@ -542,30 +513,46 @@ static int parse(struct options *o, int argc, char **argv)
                           .loads = 1,
                           .activation = WIRE_BF16,
                           .result = WIRE_F32};
-    for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-        int ok = 1;
-        if (option == 'f')
+    uint32_t *const number[NUMBERS] = {&o->hidden, &o->columns, &o->experts, &o->top_k, &o->tokens,
+                                       &o->lanes,  &o->steps,   &o->loads,   &o->rounds};
+    int activation = (int)o->activation, result = (int)o->result;
+    bool good = true;
+    for (int c, at; good && (c = getopt_long(argc, argv, "", longs, &at)) != -1;) {
+        if (c == 'n')
+            good = bench_number(longs[at].name, optarg, range[at], number[at]);
+        else if (c == 'f')
             o->flock = optarg;
-        else if (option == 'a')
-            ok = take_dtype(&o->activation, optarg, WIRE_FP8);
-        else if (option == 'r')
-            ok = take_dtype(&o->result, optarg, WIRE_BF16);
+        else if (c == 'a')
+            good = bench_choice("activation", optarg, dtype, WIRE_FP8 + 1, &activation);
+        else if (c == 'r')
+            good = bench_choice("result", optarg, dtype, WIRE_BF16 + 1, &result);
         else
-            ok = take_number(o, option, optarg);
-        if (!ok) return usage();
+            return false; // getopt has said it
     }
-    return o->flock && optind == argc && o->top_k <= o->experts ? 0 : usage();
+    if (!good) return false;
+    o->activation = (enum wire_dtype)activation;
+    o->result = (enum wire_dtype)result;
+    if (optind < argc) return bench_wrong("there is no use for '%s'", argv[optind]);
+    if (!o->flock) return bench_wrong("--flock FILE is missing");
+    if (o->top_k > o->experts)
+        return bench_wrong("--top-k is %u, --experts %u: a token cannot choose more", o->top_k, o->experts);
+    if (o->rounds && o->steps < NET_RECENT) // medians are of these steps alone
+        return bench_wrong("--compare needs --steps %u or more, not %u", (unsigned)NET_RECENT, o->steps);
+    return true;
 }
 
 int main(int argc, char **argv)
 {
     static struct bench b;
     struct error err = {0};
-    int rc = parse(&b.o, argc, argv);
-    if (rc) return rc;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        usage();
+        return 0;
+    }
+    if (!parse(&b.o, argc, argv)) return 2;
     sigaction(SIGINT, &(struct sigaction){.sa_handler = on_interrupt}, NULL);
     b.step_ns = must(calloc(b.o.steps + WARM_UP, sizeof *b.step_ns));
-    rc = start(&b, &err);
+    int rc = start(&b, &err);
     if (!rc) {
         b.seed = 1;
         make_plan(&b);
