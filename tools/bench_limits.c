@@ -1,8 +1,10 @@
-/* bench_limits.c: reading, FMA peak and the plain F16C GEMV. Compiled with -mavx2 -mfma -mf16c. */
+/* bench_limits.c: reading, FMA peak, front end and the plain F16C GEMV. Compiled with -mavx2 -mfma -mf16c. */
 #include "tools/bench_limits.h"
 
 #include <immintrin.h>
 #include <string.h>
+
+#include "host/util/clock.h"
 
 uint64_t limits_read(const uint8_t *p, size_t bytes)
 {
@@ -25,6 +27,28 @@ float limits_fma(size_t rounds)
         for (size_t k = 0; k < 12; k++) acc[k] = _mm256_fmadd_ps(acc[k], a, b);
     for (size_t k = 1; k < 12; k++) acc[0] = _mm256_add_ps(acc[0], acc[k]);
     return _mm256_cvtss_f32(acc[0]);
+}
+
+/* Chain and nops in turn, so short that an interruption hits few of them. */
+double limits_nops(void)
+{
+    enum { TURNS = 11, ROUNDS = 160 };
+    double cycle = 1e9, nop[TURNS];
+    for (int turn = 0; turn < TURNS; turn++) {
+        uint64_t sum = 0, start = clock_ns();
+        for (int i = 0; i < ROUNDS; i++)
+            __asm__ volatile(".rept 64\n\tadd $1, %0\n\t.endr" : "+r"(sum) : : "cc");
+        uint64_t middle = clock_ns();
+        for (int i = 0; i < ROUNDS; i++)
+            __asm__ volatile(".rept 128\n\tnopl 0(%%rax)\n\t.endr" : : : "memory");
+        double took = (double)(middle - start) / (64.0 * ROUNDS);
+        if (took < cycle) cycle = took;
+        took = (double)(clock_ns() - middle) / (128.0 * ROUNDS);
+        int at = turn;
+        for (; at > 0 && nop[at - 1] > took; at--) nop[at] = nop[at - 1];
+        nop[at] = took;
+    }
+    return cycle / nop[TURNS / 2];
 }
 
 /* 16 codes to half floats: body << 7, sign bit on top. */

@@ -16,6 +16,10 @@ float limits_fma(size_t rounds);
 float limits_fma512(size_t rounds);
 int limits_has_avx512(void);
 
+/* Nops a cycle, the cycle taken from a chain of dependent additions between them: about 0.1 ms. What the
+ * core's front end has for this thread, a figure to compare with others of the same CPU only. */
+double limits_nops(void);
+
 /* The formulation without any of fp9's layout: bodies (rows, cols) and sign bits (rows, cols / 8) apart,
  * widened to half floats, vcvtph2ps, FMA, no prefetch. cols: a multiple of 32. Returns the sum of all rows.
  */
