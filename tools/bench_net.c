@@ -160,9 +160,8 @@ static int open_session(struct bench *b, bool in_turn, struct error *err)
 /* Another session with the same ducks, which keep their weights. */
 static int reopen_session(struct bench *b, bool in_turn, struct error *err)
 {
-    net_set_goal(&b->f, NET_CLOSE);
-    int rc = reach(b, NET_CLOSED, CLOSE_MS, err);
-    if (!rc) rc = net_flock_take_back(&b->f, 0, err); // forgets the session
+    net_close_session(&b->f, CLOSE_MS);
+    int rc = net_flock_take_back(&b->f, 0, err); // forgets the session
     if (rc) return rc;
     net_set_goal(&b->f, NET_FIND);
     rc = reach(b, NET_FOUND, b->spec.net->find_ms, err);
@@ -172,10 +171,7 @@ static int reopen_session(struct bench *b, bool in_turn, struct error *err)
 static void end(struct bench *b)
 {
     if (b->running) {
-        struct error err;
-        net_set_goal(&b->f, NET_CLOSE);
-        atomic_store(&b->f.failed, false);
-        reach(b, NET_CLOSED, CLOSE_MS, &err); // whoever is gone ends its session by itself
+        net_close_session(&b->f, CLOSE_MS);
         b->workers->stop(b->running);
     }
     for (int i = 0; i < MOST_LANES; i++) {

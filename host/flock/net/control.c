@@ -186,6 +186,16 @@ void net_flock_free(struct net_flock *f)
     *f = (struct net_flock){0};
 }
 
+/* ---- the end of a session ---- */
+
+void net_close_session(struct net_flock *f, uint64_t ms)
+{
+    uint64_t until = clock_ns() + ms * NET_MS;
+    net_set_goal(f, NET_CLOSE);
+    while (!net_all_reached(f, NET_CLOSED, NULL) && clock_ns() <= until)
+        nanosleep(&(struct timespec){.tv_nsec = NET_MS}, NULL);
+}
+
 /* ---- without a duck ---- */
 
 int net_lost(const struct net_flock *f)

@@ -289,6 +289,10 @@ int net_flock_prepare(struct net_flock *f, const struct net_session *s, const ui
 void net_set_goal(struct net_flock *f, enum net_goal goal);
 /* Whether all ducks are in `state` (or beyond); else the first that is not, in *missing. */
 bool net_all_reached(const struct net_flock *f, enum net_duck_state state, const struct net_duck **missing);
+/* Tells every duck that is not gone that the session is over and waits for them, so long at most: whoever has
+ * not heard of it frees itself when its lease ends. A failure, old or of this moment, keeps nobody from being
+ * told. */
+void net_close_session(struct net_flock *f, uint64_t ms);
 /* The first failure, if there is one: rc and *err, else 0. */
 int net_failure(struct net_flock *f, struct error *err);
 void net_fail(struct net_flock *f, int rc, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -58,14 +58,8 @@ static bool reach(struct net_flock *f, enum net_duck_state state, uint64_t ms,
 static void net_close(struct transport *t)
 {
     struct net_transport *n = (struct net_transport *)t;
-    if (atomic_load(&n->f.goal) == NET_RUN && !n->host) {
-        net_say_figures(&n->f);
-    }
-    if (n->running || n->host) {
-        net_set_goal(&n->f, NET_CLOSE);
-        atomic_store(&n->f.failed, false); // a failed flock is closed as well
-        reach(&n->f, NET_CLOSED, CLOSE_MS, NULL);
-    }
+    if (atomic_load(&n->f.goal) == NET_RUN && !n->host) net_say_figures(&n->f);
+    if (n->running || n->host) net_close_session(&n->f, CLOSE_MS);
     inside_stop(n->inside);
     if (n->running) n->workers->stop(n->running);
     struct error why;
@@ -274,18 +268,15 @@ static int net_transport_lost(struct transport *t, struct error *why)
 static int net_transport_drop(struct transport *t, uint32_t lost, struct error *err)
 {
     struct net_flock *f = &((struct net_transport *)t)->f;
-    atomic_store(&f->failed, false);
     atomic_store(&f->duck[lost].gone, true); // it is not waited for
-    net_set_goal(f, NET_CLOSE);
-    reach(f, NET_CLOSED, CLOSE_MS, NULL); // one that has not closed frees itself when its lease ends
+    net_close_session(f, CLOSE_MS);
     return net_flock_drop(f, lost, err);
 }
 
 static int net_transport_take_back(struct transport *t, uint32_t duck, struct error *err)
 {
     struct net_flock *f = &((struct net_transport *)t)->f;
-    net_set_goal(f, NET_CLOSE);
-    reach(f, NET_CLOSED, CLOSE_MS, NULL);
+    net_close_session(f, CLOSE_MS);
     return net_flock_take_back(f, duck, err);
 }
 
