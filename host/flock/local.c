@@ -343,38 +343,14 @@ static uint64_t available_memory(void)
     return bytes;
 }
 
-/* The shape of one duck; the caller frees *runs. */
-static int duck_shape(struct duck_shape *out, struct duck_run **runs, const struct plan *p, uint32_t duck,
-                      struct error *err)
-{
-    *runs = calloc(p->runs, sizeof **runs);
-    if (!*runs) return error_set(err, -ENOMEM, "no memory for the runs of duck %u", duck);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->runs; i++) {
-        const struct plan_run *r = &p->run[i];
-        if (r->duck == duck)
-            (*runs)[n++] = (struct duck_run){.bank = r->bank, .first = r->first, .count = r->count};
-    }
-    *out = (struct duck_shape){.hidden = p->hidden,
-                               .banks = p->banks,
-                               .bank = p->bank,
-                               .runs = n,
-                               .run = *runs,
-                               .format = p->format};
-    return 0;
-}
-
 /* Memory for all ducks' weights is counted before any is taken. */
-static int check_memory(const struct local *l, const struct transport_options *o, struct error *err)
+static int check_memory(const struct local *l, const struct transport_options *o, struct duck_run *run,
+                        struct error *err)
 {
     uint64_t needed = 0, available = available_memory();
     for (uint32_t i = 0; i < l->ducks; i++) {
-        struct duck_shape shape;
-        struct duck_run *runs;
-        int rc = duck_shape(&shape, &runs, o->plan, i, err);
-        if (rc != 0) return rc;
+        const struct duck_shape shape = plan_shape(o->plan, i, run);
         needed += duck_core_bytes(&shape);
-        free(runs);
     }
     if (needed <= available) return 0;
     return error_set(err, -ENOMEM,
@@ -382,23 +358,29 @@ static int check_memory(const struct local *l, const struct transport_options *o
                      (double)needed / 1e9, (double)available / 1e9);
 }
 
-static int open_duck(struct local *l, uint32_t duck, const struct transport_options *o,
-                     const struct fp9_kernels *kernels, struct error *err)
+static int open_duck(struct local *l, uint32_t duck, const struct transport_options *o, struct duck_run *run,
+                     struct error *err)
 {
     struct local_duck *d = &l->duck[duck];
-    struct duck_shape shape;
-    struct duck_run *runs;
-    int rc = duck_shape(&shape, &runs, o->plan, duck, err);
-    if (rc != 0) return rc;
+    const struct duck_shape shape = plan_shape(o->plan, duck, run);
     d->memory_bytes = duck_core_bytes(&shape);
     d->memory = map(d->memory_bytes);
     if (d->memory) place(l, duck, d->memory, d->memory_bytes);
-    d->core = d->memory ? duck_core_init_zeroed(d->memory, d->memory_bytes, &shape, kernels) : NULL;
-    if (!d->core) rc = error_set(err, -ENOMEM, "no memory for duck %u: %zu bytes", duck, d->memory_bytes);
+    d->core = d->memory ? duck_core_init_zeroed(d->memory, d->memory_bytes, &shape, fp9_select(NULL)) : NULL;
+    if (!d->core) return error_set(err, -ENOMEM, "no memory for duck %u: %zu bytes", duck, d->memory_bytes);
     d->stats.weight_bytes = d->memory_bytes;
     d->first_ns = UINT64_MAX;
-    for (uint32_t i = 0; i < shape.runs; i++) d->stats.slices += runs[i].count;
-    free(runs);
+    for (uint32_t i = 0; i < shape.runs; i++) d->stats.slices += shape.run[i].count;
+    return 0;
+}
+
+static int open_ducks(struct local *l, const struct transport_options *o, struct error *err)
+{
+    struct duck_run *run = calloc(o->plan->runs, sizeof *run);
+    if (!run) return error_set(err, -ENOMEM, "no memory for %u runs of slices", o->plan->runs);
+    int rc = check_memory(l, o, run, err);
+    for (uint32_t i = 0; rc == 0 && i < l->ducks; i++) rc = open_duck(l, i, o, run, err);
+    free(run);
     return rc;
 }
 
@@ -490,8 +472,7 @@ static int local_fill(struct local *l, const struct transport_options *o, struct
     int rc = numa_read(&l->numa, NUMA_DIR, allowed, err);
     if (rc != 0) return rc;
     for (uint32_t i = 0; i < l->ducks; i++) l->share[i].node = numa_node_of(&l->numa, i, l->ducks);
-    rc = check_memory(l, o, err);
-    for (uint32_t i = 0; rc == 0 && i < l->ducks; i++) rc = open_duck(l, i, o, fp9_select(NULL), err);
+    rc = open_ducks(l, o, err);
     if (rc == 0) rc = open_scratch(l, o, err);
     for (uint32_t i = 0; rc == 0 && i < l->banks; i++) rc = open_bank(l, i, o->plan, err);
     if (rc != 0) return rc;

@@ -23,25 +23,6 @@ struct nursery {
     _Atomic bool stop;
 };
 
-/* The duck's part of the home plan, as a plan of its own. */
-static int part_of(struct plan *out, const struct plan *home, uint32_t duck, struct error *err)
-{
-    *out = (struct plan){.hidden = home->hidden, .banks = home->banks, .ducks = 1};
-    out->bank = malloc(home->banks * sizeof *out->bank);
-    out->run = calloc(home->runs + 1, sizeof *out->run);
-    if (!out->bank || !out->run) {
-        plan_free(out);
-        return error_set(err, -ENOMEM, "no memory for a plan of one duck");
-    }
-    memcpy(out->bank, home->bank, home->banks * sizeof *out->bank);
-    for (uint32_t i = 0; i < home->runs; i++) {
-        if (home->run[i].duck != duck) continue;
-        out->run[out->runs] = home->run[i];
-        out->run[out->runs++].duck = 0;
-    }
-    return 0;
-}
-
 /* -ENODEV: it does not answer. */
 static int bring_back(struct nursery *n, uint32_t duck, struct error *err)
 {
@@ -50,7 +31,7 @@ static int bring_back(struct nursery *n, uint32_t duck, struct error *err)
     struct plan plan;
     int rc = ops->guest(&guest, n->o.host, duck, err);
     if (rc) return rc;
-    rc = part_of(&plan, n->o.home, duck, err);
+    rc = plan_part(&plan, n->o.home, duck, err);
     if (rc == 0) {
         log_notice("%s is there: it gets its weights", n->o.duck[duck].name);
         struct transport_options t = n->o.transport;

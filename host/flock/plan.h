@@ -35,7 +35,14 @@ int plan_make(struct plan *out, const struct model_config *c, enum fp9_format fo
 /* The same banks with duck `lost` gone: only its slices move, as runs of their own. */
 int plan_without(struct plan *out, const struct plan *old, uint32_t lost, const struct plan_duck *ducks,
                  struct error *err);
+int plan_copy(struct plan *out, const struct plan *p, struct error *err);
+/* A duck's part as a plan of its own, in which it is duck 0. */
+int plan_part(struct plan *out, const struct plan *p, uint32_t duck, struct error *err);
 void plan_free(struct plan *p);
+
+/* A duck's part as its core takes it. run: room for the plan's runs; it and the plan's banks are the shape's.
+ */
+struct duck_shape plan_shape(const struct plan *p, uint32_t duck, struct duck_run *run);
 
 /* Bytes of duck memory that a run of `count` slices of a bank needs. */
 uint64_t plan_run_bytes(enum fp9_format format, uint32_t hidden, const struct duck_bank_shape *bank,

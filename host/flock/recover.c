@@ -21,20 +21,6 @@ static struct flock_lane *oldest(struct flock *f, uint64_t from)
     return found;
 }
 
-static int copy_plan(struct plan *out, const struct plan *p, struct error *err)
-{
-    *out = *p;
-    out->bank = malloc(p->banks * sizeof *out->bank);
-    out->run = malloc(p->runs * sizeof *out->run + 1);
-    if (!out->bank || !out->run) {
-        plan_free(out);
-        return error_set(err, -ENOMEM, "no memory for a plan of %u ducks", p->ducks);
-    }
-    memcpy(out->bank, p->bank, p->banks * sizeof *out->bank);
-    memcpy(out->run, p->run, p->runs * sizeof *out->run);
-    return 0;
-}
-
 /* The plan of all ducks with the slices of those that are lost dealt to the others. */
 static int plan_of_present(struct flock *f, struct plan *out, struct error *err)
 {
@@ -42,7 +28,7 @@ static int plan_of_present(struct flock *f, struct plan *out, struct error *err)
     if (!ducks) return error_set(err, -ENOMEM, "no memory for a plan of %u ducks", f->spec.ducks);
     for (uint32_t i = 0; i < f->spec.ducks; i++) ducks[i] = f->spec.duck[i].plan;
     for (uint32_t i = 0; i < f->losts; i++) ducks[f->lost[i]].memory_bytes = 0; // nothing goes to them
-    int rc = copy_plan(out, &f->home, err);
+    int rc = plan_copy(out, &f->home, err);
     for (uint32_t i = 0; i < f->losts && rc == 0; i++) {
         struct plan next;
         rc = plan_without(&next, out, f->lost[i], ducks, err);
@@ -110,7 +96,7 @@ static void forget_loss(struct flock *f, uint32_t duck)
 /* Its slices go to the others. `why` it is lost becomes a part of the message if there are none. */
 static int go_on_without(struct flock *f, uint32_t lost, const char *why, struct error *err)
 {
-    int rc = f->home.bank ? 0 : copy_plan(&f->home, &f->plan, err);
+    int rc = f->home.bank ? 0 : plan_copy(&f->home, &f->plan, err);
     if (rc != 0) return rc;
     forget_loss(f, lost); // an earlier try may have failed half-way
     f->lost[f->losts++] = lost;
@@ -129,7 +115,7 @@ int flock__begin_without(struct flock *f, struct error *err)
     struct plan next;
     for (uint32_t i = 0; i < f->spec.ducks; i++)
         if (f->spec.duck[i].absent) f->lost[f->losts++] = i;
-    int rc = f->losts ? copy_plan(&f->home, &f->plan, err) : 0;
+    int rc = f->losts ? plan_copy(&f->home, &f->plan, err) : 0;
     if (rc != 0 || f->losts == 0) return rc;
     rc = plan_of_present(f, &next, err);
     if (rc != 0) return rc;

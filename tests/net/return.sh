@@ -11,7 +11,7 @@ done
 flock_file flock 2 2 '"dead_ms": 800,'
 log=$work/net.log
 twice() { [ "$(grep -c "$1" "$log")" -ge 2 ]; }
-endless flock --mtp 0
+endless flock --mtp 0 --expert-format e4m3 # not what zero in a plan means
 wait_for "model loaded" "$log"
 
 kill -9 "${pids[1]}"

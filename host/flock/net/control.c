@@ -306,21 +306,14 @@ static int prepare_shape(struct net_flock *f, struct net_duck *d)
     d->run = calloc(p->runs + 1, sizeof *d->run);
     d->run_unit = calloc(p->runs + 1, sizeof *d->run_unit);
     if (!d->run || !d->run_unit) return -ENOMEM;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->runs; i++) {
-        if (p->run[i].duck != d->index) continue;
-        f->duck_run[i] = n;
-        d->run_unit[n] = d->units;
-        const struct duck_bank_shape *b = &p->bank[p->run[i].bank];
+    d->shape = plan_shape(p, d->index, d->run);
+    for (uint32_t i = 0; i < d->shape.runs; i++) {
+        const struct duck_bank_shape *b = &p->bank[d->run[i].bank];
+        d->run_unit[i] = d->units;
         d->units += 3 * ((uint64_t)b->routed + b->always);
-        d->run[n++] = (struct duck_run){p->run[i].bank, p->run[i].first, p->run[i].count};
     }
-    d->shape = (struct duck_shape){.hidden = p->hidden,
-                                   .banks = p->banks,
-                                   .bank = p->bank,
-                                   .runs = n,
-                                   .run = d->run,
-                                   .format = p->format};
+    for (uint32_t i = 0, own = 0; i < p->runs; i++)
+        if (p->run[i].duck == d->index) f->duck_run[i] = own++;
     d->plan_length = (uint32_t)wire_plan_bytes(&d->shape);
     d->plan_bytes = malloc(d->plan_length);
     d->unit_hash = calloc(d->units + 1, sizeof *d->unit_hash);
