@@ -184,6 +184,7 @@ static void handle_stats(struct duck *d, const struct peer *from, const struct w
     d->stats.uptime_us = d->now / 1000;
     d->stats.units_held = d->store.units_held;
     d->stats.bytes_held = d->store.units_held ? d->store.core_bytes : 0;
+    d->stats.held_format = d->store.units_held ? 1 + (uint32_t)d->store.shape.format : 0;
     if (d->p->health) d->p->health(d->p->self, &d->stats);
     duck__answer(d, from, h, WIRE_STATS_REPLY, &d->stats, sizeof d->stats);
 }

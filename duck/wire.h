@@ -330,9 +330,10 @@ struct wire_stats {
     uint32_t power_1_mw, power_2_mw;    // the limits: for long, for short
     uint32_t turbo_mhz;                 // with all cores busy, as the CPU states it
     uint32_t loaded_mhz;                // the slowest core while all tested memory at start
-    uint32_t reserved[5];
+    uint32_t held_format;               // 1 + enum fp9_format of bytes_held; 0: holds none, or does not tell
+    uint32_t reserved[4];
 };
-_Static_assert(sizeof(struct wire_stats) == 256 && offsetof(struct wire_stats, power_1_mw) == 220, "stats");
+_Static_assert(sizeof(struct wire_stats) == 256 && offsetof(struct wire_stats, held_format) == 236, "stats");
 
 /* A fixed pseudo-random layer is made from `seed`, one step is computed, `hash` is that of its result bits
  * (duck/kat.h): the same on every sound machine and of every format. */

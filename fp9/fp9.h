@@ -64,6 +64,10 @@
 
 /* What packed weights are: fp9's codes, or the checkpoint's e4m3 bytes. Same results, bit for bit. */
 enum fp9_format { FP9_FP9, FP9_E4M3, FP9_FORMATS };
+static inline const char *fp9_format_name(enum fp9_format f)
+{
+    return f == FP9_E4M3 ? "e4m3" : "fp9";
+}
 #define FP9_E4M3_SCALE 0x1p24f // FP9_W_SCALE of e4m3: its raw weights are w x 2^-120
 
 /* ---- conversion of single codes ---- */

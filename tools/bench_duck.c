@@ -137,7 +137,7 @@ static int check(struct bench *b)
         const struct fp9_kernels *k = fp9_select(names[i / FP9_FORMATS]);
         b->format = (enum fp9_format)(i % FP9_FORMATS);
         if (!b->o.has[b->format]) continue;
-        const char *format = b->format == FP9_E4M3 ? "e4m3" : "fp9";
+        const char *format = fp9_format_name(b->format);
         if (!k) {
             printf("%s, %s: not on this CPU\n", names[i / FP9_FORMATS], format);
             continue;

@@ -128,7 +128,7 @@ end
 for _, e in ipairs({
   { 184, 8, "memory_tested" }, { 192, 8, "memory_bad" }, { 200, 4, "care" }, { 204, 4, "start_ms" }, { 208, 4, "core_mhz" },
   { 212, 4, "base_mhz" }, { 216, 2, "celsius" }, { 218, 2, "celsius_most" }, { 220, 4, "power_1_mw" }, { 224, 4, "power_2_mw" },
-  { 228, 4, "turbo_mhz" }, { 232, 4, "loaded_mhz" },
+  { 228, 4, "turbo_mhz" }, { 232, 4, "loaded_mhz" }, { 236, 4, "held_format" },
 }) do
   table.insert(layouts.STATS_REPLY, { e[1], e[2], "stats." .. e[3], e[3] })
 end

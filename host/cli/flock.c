@@ -24,12 +24,13 @@ static int doctor(const struct options *o, const struct flock_spec *spec, const 
                   struct error *err)
 {
     struct net_status *status;
-    int rc = net_look(spec, NET_WANT_STATS | NET_WANT_KAT, wanted, spec->net->find_ms, &status, err);
+    int rc = net_look(spec, NET_WANT_STATS | NET_WANT_KAT, (enum fp9_format)o->expert_format, wanted,
+                      spec->net->find_ms, &status, err);
     if (rc) return rc;
     struct doctor *d = calloc(1, sizeof *d);
     if (!d) rc = error_set(err, -ENOMEM, "no memory for the findings");
     if (!rc) {
-        doctor_ducks(d, status, flock_keep_wanted(status, spec->ducks));
+        doctor_ducks(d, (enum fp9_format)o->expert_format, status, flock_keep_wanted(status, spec->ducks));
         size_t unwell = doctor_print(d, o->json, DOCTOR_ADVICE);
         rc = output_finish(err);
         if (!rc && unwell) rc = error_set(err, -ENODEV, "%zu of %zu ducks are unwell", unwell, d->count);
@@ -62,7 +63,8 @@ static int wake(const struct options *o, const struct flock_spec *spec, const bo
     struct net_status *status;
     int rc = can_wake(spec, wanted, err);
     if (!rc)
-        rc = net_look(spec, NET_WANT_WAKE, wanted, boot ? 1000 * (uint32_t)o->wait_s : WAKE_MS, &status, err);
+        rc = net_look(spec, NET_WANT_WAKE, FP9_FP9, wanted, boot ? 1000 * (uint32_t)o->wait_s : WAKE_MS,
+                      &status, err);
     if (rc) return rc;
     uint32_t count = flock_keep_wanted(status, spec->ducks), missing = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -90,8 +92,8 @@ static int wake(const struct options *o, const struct flock_spec *spec, const bo
 static int power(const struct flock_spec *spec, const bool *wanted, bool off, struct error *err)
 {
     struct net_status *status;
-    int rc = net_look(spec, off ? NET_WANT_OFF : NET_WANT_REBOOT, wanted, spec->net->find_ms + OBEY_MS,
-                      &status, err);
+    int rc = net_look(spec, off ? NET_WANT_OFF : NET_WANT_REBOOT, FP9_FP9, wanted,
+                      spec->net->find_ms + OBEY_MS, &status, err);
     if (rc) return rc;
     uint32_t count = flock_keep_wanted(status, spec->ducks), failed = 0;
     for (uint32_t i = 0; i < count; i++) {

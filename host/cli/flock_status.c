@@ -30,10 +30,18 @@ static void holder_text(const struct net_status *s, char out[40])
     }
 }
 
+static const char *held_as(const struct wire_stats *s)
+{
+    return s->held_format == 0             ? "-"
+           : s->held_format <= FP9_FORMATS ? fp9_format_name((enum fp9_format)(s->held_format - 1))
+                                           : "?";
+}
+
 static void print_table(const struct net_status *s, uint32_t count)
 {
-    printf("%-14s %4s %-21s %-22s %5s %8s %7s %8s %-18s %10s %12s %9s %9s\n", "duck", "port", "address",
-           "state", "cores", "free GB", "Mb/s", "GB/s", "firmware", "steps", "expert reads", "asked", "bad");
+    printf("%-14s %4s %-21s %-22s %5s %8s %7s %8s %-18s %8s %-6s %10s %12s %9s %9s\n", "duck", "port",
+           "address", "state", "cores", "free GB", "Mb/s", "GB/s", "firmware", "held GB", "as", "steps",
+           "expert reads", "asked", "bad");
     for (uint32_t i = 0; i < count; i++, s++) {
         char address[24], holder[40];
         address_text(s, address);
@@ -44,7 +52,8 @@ static void print_table(const struct net_status *s, uint32_t count)
                    s->hello.link_mbps, (double)s->hello.read_bytes_per_second / 1e9, s->hello.firmware);
         }
         if (s->counted) {
-            printf(" %10" PRIu64 " %12" PRIu64 " %9" PRIu64 " %9" PRIu64, s->stats.steps,
+            printf(" %8.2f %-6s %10" PRIu64 " %12" PRIu64 " %9" PRIu64 " %9" PRIu64,
+                   (double)s->stats.bytes_held / 1e9, held_as(&s->stats), s->stats.steps,
                    s->stats.expert_reads, s->stats.resend_asked + s->stats.resend_served,
                    s->stats.bad_frame + s->stats.bad_tag + s->stats.nic_dropped);
         }
@@ -130,7 +139,10 @@ static void print_json(const struct net_status *s, uint32_t count)
                    h->cores, h->memory_total, h->memory_free, h->link_mbps, h->read_bytes_per_second,
                    h->payload);
         }
-        if (s->counted) print_counters(&s->stats);
+        if (s->counted) {
+            print_text("held_as", s->stats.held_format ? held_as(&s->stats) : "");
+            print_counters(&s->stats);
+        }
         putchar('}');
     }
     puts("]");
@@ -140,7 +152,7 @@ int flock_status(const struct options *o, const struct flock_spec *spec, const b
                  struct error *err)
 {
     struct net_status *status;
-    int rc = net_look(spec, NET_WANT_STATS, wanted, spec->net->find_ms, &status, err);
+    int rc = net_look(spec, NET_WANT_STATS, FP9_FP9, wanted, spec->net->find_ms, &status, err);
     if (rc) return rc;
     uint32_t count = flock_keep_wanted(status, spec->ducks), missing = 0;
     (o->json ? print_json : print_table)(status, count);

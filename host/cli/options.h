@@ -41,9 +41,10 @@ struct options {
 
     // where the work is done
     const char *model, *flock, *config;
-    int backend, mtp, wire_activation, wire_result, expert_format, kv_dtype,
-        gpu_shared;  // index into the option's choices; -1: not given
-    int64_t threads; // 0: one per CPU
+    int backend, mtp, wire_activation, wire_result, kv_dtype,
+        gpu_shared;    // index into the option's choices; -1: not given
+    int expert_format; // likewise: enum fp9_format
+    int64_t threads;   // 0: one per CPU
     bool verbose, quiet;
 
     // what is asked

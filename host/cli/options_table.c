@@ -216,9 +216,11 @@ const struct option_row options__table[] = {
      .preset = 1, .help = "type of the activations sent to ducks (default bf16)"},
     {CHOICE("wire-result", ENGINE, wire_result, "f32|bf16"), .also = COMMAND_TOKENIZE,
      .help = "type of the sums that ducks send back (default f32)"},
-    {CHOICE("expert-format", ENGINE, expert_format, "fp9|e4m3"), .also = COMMAND_TOKENIZE,
-     .help = "what ducks keep experts as: e4m3, the checkpoint's own bytes where it is fp8, takes 11 % less "
-             "memory and bandwidth than fp9; results are the same (default fp9)"},
+    {CHOICE("expert-format", ENGINE | COMMAND_FLOCK, expert_format, "fp9|e4m3"), .also = COMMAND_TOKENIZE,
+     .help =
+         "what ducks keep experts as, and are asked to compute by flock doctor: e4m3, the checkpoint's own "
+         "bytes where it is fp8, takes 11 % less memory and bandwidth than fp9; results are the same "
+         "(default fp9)"},
     {CHOICE("kv-dtype", ENGINE, kv_dtype, "f32|bf16|fp8"), .also = COMMAND_TOKENIZE, .preset = -1,
      .help = "type of the KV cache (default f32 on the CPU, bf16 on the GPU)"},
     {CHOICE("gpu-shared", ENGINE, gpu_shared, "auto|on|off"), .also = COMMAND_TOKENIZE,

@@ -140,7 +140,7 @@ int session_load(struct session *s, struct error *err)
         .mtp_always = o->drafts == 1,
         .wire_activation = wires[o->wire_activation],
         .wire_result = wires[o->wire_result],
-        .expert_format = o->expert_format == 1 ? FP9_E4M3 : FP9_FP9,
+        .expert_format = (enum fp9_format)o->expert_format,
         .kv_dtype = o->kv_dtype < 0 ? KV_F32 : kvs[o->kv_dtype],
         .kv_dtype_set = o->kv_dtype >= 0,
         .gpu_shared = shared[o->gpu_shared],

@@ -40,8 +40,8 @@ struct doctor {
 void doctor_examine(struct doctor *d);
 
 /* One finding per duck, from what they have said (NET_WANT_STATS, NET_WANT_KAT): compared with what their
- * CPUs can do and with each other. Pure. */
-void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count);
+ * CPUs can do and with each other; `format`: what they are to keep experts as. Pure. */
+void doctor_ducks(struct doctor *d, enum fp9_format format, const struct net_status *status, uint32_t count);
 
 /* How far a duck that does not answer has come, and what to do. */
 struct doctor_silence {

@@ -20,6 +20,7 @@ struct norm {
     uint32_t link_mbps;                            // the fastest of its port
     double memory, bandwidth, clock, power, burst; // medians
     uint64_t firmware;                             // of most
+    enum fp9_format format;                        // that all are to keep experts as
 };
 
 static int ascending(const void *a, const void *b)
@@ -91,14 +92,16 @@ static uint64_t usual_firmware(const struct net_status *s, uint32_t count)
     return best;
 }
 
-static struct norm norm_of(const struct net_status *all, uint32_t count, uint32_t port)
+static struct norm norm_of(const struct net_status *all, uint32_t count, uint32_t port,
+                           enum fp9_format format)
 {
     struct norm n = {.memory = median(all, count, memory_of),
                      .bandwidth = median(all, count, bandwidth_of),
                      .clock = median(all, count, clock_of),
                      .power = median(all, count, power_of),
                      .burst = median(all, count, burst_of),
-                     .firmware = usual_firmware(all, count)};
+                     .firmware = usual_firmware(all, count),
+                     .format = format};
     for (uint32_t i = 0; i < count; i++)
         if (all[i].found && all[i].port == port && all[i].hello.link_mbps > n.link_mbps)
             n.link_mbps = all[i].hello.link_mbps;
@@ -213,9 +216,12 @@ static void judge(struct finding *f, const struct net_status *s, const struct no
     }
     if (s->tested && !s->sound)
         blame(f, DOCTOR_MISSING, "memory test; no overclocking",
-              "computes wrongly: its known answer is not the right one");
+              "computes wrongly: its known answer in %s is not the right one", fp9_format_name(s->format));
     if (!s->tested && !s->hello.holder_session)
         blame(f, DOCTOR_MISSING, "restart it", "has not answered the known-answer test");
+    if (n->format == FP9_E4M3 && !(s->hello.features & WIRE_E4M3))
+        blame(f, DOCTOR_MISSING, "newer firmware, or --expert-format fp9",
+              "firmware %s keeps experts as fp9 only", s->hello.firmware);
     judge_machine(f, s, n);
     if (s->boot.failures)
         blame(f, DOCTOR_ADVICE, "cable, switch; the log of dnsmasq says more",
@@ -245,7 +251,9 @@ static void describe(struct finding *f, const struct net_status *s)
     const char *limited = t->care & WIRE_POWER_LIMITED       ? " (holds it down)"
                           : t->care & WIRE_WAS_POWER_LIMITED ? " (has held it down)"
                                                              : "";
-    const char *answer = s->tested ? "the known answer is right" : "in use, so not tested";
+    char answer[48] = "in use, so not tested";
+    if (s->tested)
+        snprintf(answer, sizeof answer, "the known answer is right in %s", fp9_format_name(s->format));
     if (f->verdict == DOCTOR_OK)
         add(f, "%s (", answer);
     else
@@ -260,12 +268,12 @@ static void describe(struct finding *f, const struct net_status *s)
     add(f, ", %s)", s->hello.firmware);
 }
 
-void doctor_ducks(struct doctor *d, const struct net_status *status, uint32_t count)
+void doctor_ducks(struct doctor *d, enum fp9_format format, const struct net_status *status, uint32_t count)
 {
     d->count = 0;
     for (uint32_t i = 0; i < count && d->count < DOCTOR_FINDINGS; i++) {
         const struct net_status *s = &status[i];
-        struct norm n = norm_of(status, count, s->port);
+        struct norm n = norm_of(status, count, s->port, format);
         struct finding *f = &d->finding[d->count++];
         *f = (struct finding){.verdict = DOCTOR_OK};
         snprintf(f->name, sizeof f->name, "%.31s", s->name);

@@ -29,7 +29,7 @@ static void name_plan(struct flock *f)
 
 const char *flock_format_name(const struct flock *f)
 {
-    return f->plan.format == FP9_E4M3 ? "e4m3" : "fp9";
+    return fp9_format_name(f->plan.format);
 }
 
 static int make_plan(struct flock *f, const struct flock_options *o, struct error *err)

@@ -13,6 +13,7 @@ enum { DUCKS = 5 };
 
 static struct net_status flock[DUCKS];
 static struct doctor doctor;
+static enum fp9_format wanted;
 
 static void make(void)
 {
@@ -42,7 +43,7 @@ static void make(void)
 /* Duck 3 has this fault and no other, and advice; the others are well. NULL: all are. */
 static void expect(enum doctor_verdict verdict, const char *text)
 {
-    doctor_ducks(&doctor, flock, DUCKS);
+    doctor_ducks(&doctor, wanted, flock, DUCKS);
     assert_int_equal(doctor.count, DUCKS);
     for (uint32_t i = 0; i < DUCKS; i++) {
         const struct finding *f = &doctor.finding[i];
@@ -88,7 +89,7 @@ static void each_ailment_is_named(void **state)
 /* Duck 3 has this advice, whatever else it says. */
 static void expect_advice(const char *advice)
 {
-    doctor_ducks(&doctor, flock, DUCKS);
+    doctor_ducks(&doctor, wanted, flock, DUCKS);
     assert_string_equal(doctor.finding[3].advice, advice);
     make();
 }
@@ -109,7 +110,7 @@ static void a_clock_is_measured_by_its_own_cpu(void **state)
     s->turbo_mhz = 2200, s->core_mhz = s->loaded_mhz = 2190,
     expect(DOCTOR_ADVICE, "clock 2190 MHz where others have 289");       // another model
     for (uint32_t i = 0; i < DUCKS; i++) flock[i].stats.core_mhz = 2000; // that of a whole flock
-    doctor_ducks(&doctor, flock, DUCKS);
+    doctor_ducks(&doctor, wanted, flock, DUCKS);
     for (uint32_t i = 0; i < DUCKS; i++) assert_non_null(strstr(doctor.finding[i].found, low));
     make();
     s->core_mhz = 2755, expect(DOCTOR_OK, NULL);
@@ -140,7 +141,7 @@ static void figures_are_shown_well_or_not(void **state)
         flock[3].stats.care = WIRE_WAS_POWER_LIMITED | (well ? 0 : WIRE_CLOCK_LOST);
         flock[3].stats.core_mhz = 0;
         flock[3].boot.starts = 4;
-        doctor_ducks(&doctor, flock, DUCKS);
+        doctor_ducks(&doctor, wanted, flock, DUCKS);
         assert_int_equal(doctor.finding[3].verdict, well ? DOCTOR_OK : DOCTOR_ADVICE);
         for (size_t i = 0; i < sizeof figure / sizeof *figure; i++)
             if (!strstr(doctor.finding[3].found, figure[i]))
@@ -149,7 +150,7 @@ static void figures_are_shown_well_or_not(void **state)
     make();
     flock[3].stats = (struct wire_stats){.frames_in = 10}; // a Linux duck
     flock[3].hello.cpu[0] = 0;
-    doctor_ducks(&doctor, flock, DUCKS);
+    doctor_ducks(&doctor, wanted, flock, DUCKS);
     assert_null(strstr(doctor.finding[3].found, "MHz"));
     assert_null(strstr(doctor.finding[3].found, "PL1"));
     assert_null(strstr(doctor.finding[3].found, "degrees"));
@@ -182,6 +183,34 @@ static void what_nobody_knows_is_no_ailment(void **state)
     expect(DOCTOR_OK, NULL);
 }
 
+/* A duck with firmware of before there was the choice, beside others that can. */
+static void a_flock_of_e4m3_needs_ducks_that_keep_it(void **state)
+{
+    (void)state;
+    for (wanted = FP9_FP9; wanted < FP9_FORMATS; wanted++) {
+        make();
+        for (uint32_t i = 0; i < DUCKS; i++) {
+            flock[i].hello.features = i == 3 ? 0 : WIRE_E4M3;
+            flock[i].format = i == 3 ? FP9_FP9 : wanted;
+        }
+        expect(wanted == FP9_E4M3 ? DOCTOR_MISSING : DOCTOR_OK,
+               wanted == FP9_E4M3 ? "firmware duck 1 keeps experts as fp9 only" : NULL);
+    }
+    wanted = FP9_FP9;
+}
+
+static void the_answer_is_told_with_its_format(void **state)
+{
+    (void)state;
+    make();
+    flock[3].format = FP9_E4M3;
+    doctor_ducks(&doctor, wanted, flock, DUCKS);
+    assert_non_null(strstr(doctor.finding[2].found, "the known answer is right in fp9"));
+    assert_non_null(strstr(doctor.finding[3].found, "the known answer is right in e4m3"));
+    flock[3].sound = false;
+    expect(DOCTOR_MISSING, "computes wrongly: its known answer in e4m3 is not the right one");
+}
+
 static void the_gravest_counts_and_all_are_told_or_cut(void **state)
 {
     (void)state;
@@ -189,7 +218,7 @@ static void the_gravest_counts_and_all_are_told_or_cut(void **state)
     flock[3].stats.care = WIRE_CLOCK_LOST;
     flock[3].stats.memory_bad = 1;
     flock[3].hello.link_mbps = 10;
-    doctor_ducks(&doctor, flock, DUCKS);
+    doctor_ducks(&doctor, wanted, flock, DUCKS);
     const struct finding *f = &doctor.finding[3];
     assert_int_equal(f->verdict, DOCTOR_MISSING);
     assert_string_equal(f->advice, "replace the module");
@@ -198,7 +227,7 @@ static void the_gravest_counts_and_all_are_told_or_cut(void **state)
     flock[3].stats.care |= WIRE_CLOCKS_DIFFER | WIRE_THROTTLED;
     flock[3].stats.power_1_mw = flock[3].stats.power_2_mw = flock[3].stats.core_mhz = 1;
     flock[3].stats.faults = flock[3].stats.bad_tag = flock[3].stats.nic_dropped = 1u << 31;
-    doctor_ducks(&doctor, flock, DUCKS);
+    doctor_ducks(&doctor, wanted, flock, DUCKS);
     assert_int_equal(f->verdict, DOCTOR_MISSING);
     assert_int_equal(strlen(f->found), sizeof f->found - 1);
 }
@@ -241,6 +270,8 @@ int main(void)
         cmocka_unit_test(figures_are_shown_well_or_not),
         cmocka_unit_test(what_nobody_knows_is_no_ailment),
         cmocka_unit_test(what_is_just_enough_is_no_ailment),
+        cmocka_unit_test(a_flock_of_e4m3_needs_ducks_that_keep_it),
+        cmocka_unit_test(the_answer_is_told_with_its_format),
         cmocka_unit_test(the_gravest_counts_and_all_are_told_or_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

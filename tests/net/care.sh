@@ -20,10 +20,15 @@ says() { grep -q -- "$1" "$work/said" || fail "nobody says '$1': $(cat "$work/sa
 
 care 0 doctor
 [ "$(grep -c "^ok .*the known answer is right" "$work/said")" -eq 3 ] || fail "doctor: $(cat "$work/said")"
+care 0 doctor --expert-format e4m3
+[ "$(grep -c "^ok .*the known answer is right in e4m3" "$work/said")" -eq 3 ] || fail "doctor: $(cat "$work/said")"
 care 0 doctor third --json
+says "right in fp9"
 [ "$(grep -c '"verdict": "ok"' "$work/said")" -eq 1 ] || fail "doctor of one: $(cat "$work/said")"
 care 0 status third
 [ "$(wc -l <"$work/said")" -eq 2 ] || fail "status of one: $(cat "$work/said")"
+care 0 status third --json
+says '"held_as": "", .*"bytes_held": 0,'
 care 1 doctor fourth
 says "no duck of .* is called 'fourth'"
 care 2 reboot
@@ -35,11 +40,15 @@ care 1 wake third
 says 'third cannot be woken: the flock.s file gives it no "mac"'
 
 # While a host works with them they are not restarted, not tested, and not disturbed.
-serve host.log --flock "$work/flock"
+serve host.log --flock "$work/flock" --expert-format e4m3
 host=${pids[-1]}
 ask_ready "$listen" before
 care 0 doctor
 [ "$(grep -c "in use, so not tested" "$work/said")" -eq 3 ] || fail "doctor of busy ducks: $(cat "$work/said")"
+care 0 status --json
+[ "$(grep -c '"held_as": "e4m3", .*"bytes_held": [1-9]' "$work/said")" -eq 3 ] || fail "status of busy ducks: $(cat "$work/said")"
+care 0 status third
+says "0\.[0-9]* e4m3 "
 care 1 reboot third
 says "third  *is held by 127.0.0.1: not restarted"
 care 1 off third

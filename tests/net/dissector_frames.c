@@ -187,7 +187,8 @@ static const struct field fields[] = {HEAD(version, false),
                                       STATS(power_1_mw),
                                       STATS(power_2_mw),
                                       STATS(turbo_mhz),
-                                      STATS(loaded_mhz)};
+                                      STATS(loaded_mhz),
+                                      STATS(held_format)};
 enum { FIELDS = sizeof fields / sizeof *fields };
 
 /* Bytes of every type's payload; others have none. */

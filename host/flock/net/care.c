@@ -18,6 +18,21 @@ static struct net_duck *duck_at(struct net_port *p, const struct net_peer *from)
     return NULL;
 }
 
+/* A duck that keeps fp9 alone computes the same answer with that. */
+static struct wire_kat question(const struct net_duck *d)
+{
+    const struct wire_kat *kat = &d->port->flock->kat;
+    return (struct wire_kat){.seed = kat->seed,
+                             .format = d->hello.features & WIRE_E4M3 ? kat->format : (uint32_t)FP9_FP9};
+}
+
+/* To the question, and not to one of an earlier daemon. */
+static bool answers(const struct net_duck *d, const struct wire_kat *answer)
+{
+    const struct wire_kat asked = question(d);
+    return answer->seed == asked.seed && answer->format == asked.format;
+}
+
 void net__care_answer(struct net_port *p, const struct net_peer *from, const struct wire_header *h,
                       const uint8_t *payload)
 {
@@ -27,7 +42,10 @@ void net__care_answer(struct net_port *p, const struct net_peer *from, const str
                                                 : p->flock->wants & (NET_WANT_REBOOT | NET_WANT_OFF);
     if (!d || !d->wanted || !(p->flock->wants & what) || atomic_load(&d->has) & what) return;
     if (what == NET_WANT_STATS) memcpy(&d->stats, payload, sizeof d->stats);
-    if (what == NET_WANT_KAT) memcpy(&d->kat, payload, sizeof d->kat);
+    if (what == NET_WANT_KAT) {
+        memcpy(&d->kat, payload, sizeof d->kat);
+        if (!answers(d, &d->kat)) return;
+    }
     atomic_fetch_or(&d->has, what);
 }
 
@@ -46,7 +64,7 @@ static void wake(struct net_duck *d)
 static void ask(struct net_duck *d, uint32_t missing)
 {
     struct net_port *p = d->port;
-    struct wire_kat kat = {.seed = p->flock->kat.seed};
+    const struct wire_kat kat = question(d);
     struct wire_power power = {.action = missing & NET_WANT_OFF ? WIRE_POWER_OFF : WIRE_REBOOT};
     memcpy(power.duck_nonce, d->hello.nonce, sizeof power.duck_nonce);
     if (missing & NET_WANT_STATS) net__message(p, d, WIRE_STATS, ++p->request, NULL, 0, false);

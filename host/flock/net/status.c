@@ -53,6 +53,7 @@ static void copy(const struct net_flock *f, const struct flock_spec *spec, uint6
                                  .counted = s->counted || has & NET_WANT_STATS,
                                  .tested = has & NET_WANT_KAT,
                                  .sound = has & NET_WANT_KAT && d->kat.hash == f->kat.hash,
+                                 .format = (enum fp9_format)d->kat.format,
                                  .obeys = has & (NET_WANT_REBOOT | NET_WANT_OFF),
                                  .found_s = s->found_s,
                                  .has_mac = d->match->has_mac,
@@ -71,7 +72,8 @@ static void copy(const struct net_flock *f, const struct flock_spec *spec, uint6
     }
 }
 
-static int prepare(struct net_flock *f, uint32_t wants, const bool *wanted, struct error *err)
+static int prepare(struct net_flock *f, uint32_t wants, enum fp9_format format, const bool *wanted,
+                   struct error *err)
 {
     f->wants = wants;
     for (uint32_t i = 0; i < f->ducks; i++)
@@ -81,13 +83,14 @@ static int prepare(struct net_flock *f, uint32_t wants, const bool *wanted, stru
     void *memory = aligned_alloc(64, KAT_MEMORY);
     if (!memory) return error_set(err, -ENOMEM, "no memory for the known-answer test");
     f->kat.seed = clock_ns();
-    f->kat.hash = kat_hash(&fp9_scalar, FP9_FP9, memory, f->kat.seed);
+    f->kat.format = format;
+    f->kat.hash = kat_hash(&fp9_scalar, format, memory, f->kat.seed);
     free(memory);
     return 0;
 }
 
-int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, uint32_t ms,
-             struct net_status **out, struct error *err)
+int net_look(const struct flock_spec *spec, uint32_t wants, enum fp9_format format, const bool *wanted,
+             uint32_t ms, struct net_status **out, struct error *err)
 {
     const struct net_workers *workers =
         spec->transport == &transport_dpdk ? &net_workers_dpdk : &net_workers_udp;
@@ -97,7 +100,7 @@ int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, 
     if (!*out) return error_set(err, -ENOMEM, "no memory for the status of %u ducks", spec->ducks);
     uint64_t log_from = wants & NET_WANT_WAKE ? net_boot_log_end(spec->net) : 0;
     int rc = net_flock_init(&f, spec->net, err);
-    if (!rc) rc = prepare(&f, wants, wanted, err);
+    if (!rc) rc = prepare(&f, wants, format, wanted, err);
     if (!rc) rc = workers->start(&running, &f, err);
     uint64_t begun = clock_ns(), until = begun + 1000000ull * ms;
     bool again = wants & NET_WANT_KAT;

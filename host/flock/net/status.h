@@ -15,6 +15,7 @@ struct net_status {
     bool wanted;                  // was to be asked
     bool found, counted;          // HELLO is there; STATS is there
     bool tested, sound;           // the known-answer test was answered; and right
+    enum fp9_format format;       // that it was asked for
     bool obeys;                   // has promised to restart, to switch off
     double found_s;               // after the beginning
     bool has_mac;                 // in the flock's file
@@ -28,10 +29,11 @@ struct net_status {
     struct wire_stats stats;
 };
 
-/* Asks for `wants` (enum net_want) of the ducks that are wanted: `wanted` (spec->ducks), NULL: all. One entry
- * per duck of the specification; the caller frees *out. Takes up to `ms` when not all is answered; ducks that
+/* Asks for `wants` (enum net_want) of the ducks that are wanted: `wanted` (spec->ducks), NULL: all. The known
+ * answer is asked for with weights in `format`; of a duck that can keep none in it, as fp9. One entry per
+ * duck of the specification; the caller frees *out. Takes up to `ms` when not all is answered; ducks that
  * another host holds are waited for only for what they do. */
-int net_look(const struct flock_spec *spec, uint32_t wants, const bool *wanted, uint32_t ms,
-             struct net_status **out, struct error *err);
+int net_look(const struct flock_spec *spec, uint32_t wants, enum fp9_format format, const bool *wanted,
+             uint32_t ms, struct net_status **out, struct error *err);
 
 #endif
