@@ -11,6 +11,13 @@
 #include "host/cli/options.h"
 #include "host/plan/forecast.h"
 
+struct plan_bench_case {
+    const char *name;
+    double prompt, output;   // tokens; of the prompt those that were not known already
+    double share, accept;    // rounds with a draft; accepted drafts; NAN: none
+    double ttft_ms, tpot_ms; // NAN: there was none
+};
+
 struct plan_bench {
     cJSON *root;
     const char *model;  // that was run: a folder or a config.json
@@ -18,9 +25,12 @@ struct plan_bench {
     double ducks, gb_s, gflops, kv_bytes, held_experts;
     double row_ms, rows, layer_ms; // of a backend on the cores: one row all through; a layer of so many
     double pair_gb_s, pair_ms;     // of two rows in one step and job, where drafts are verified so; NAN
+    size_t cases;
+    struct plan_bench_case *one; // (cases)
 };
 
-/* DIR/summary.json. Freed with plan_bench_free(), also after an error. */
+/* DIR/summary.json (plan_bench_read.c). A number that no run writes is refused, with its place and what it
+ * can be. Freed with plan_bench_free(), also after an error. */
 int plan_bench_read(struct plan_bench *out, const char *dir, struct error *err);
 void plan_bench_free(struct plan_bench *b);
 /* The run's hardware and scheme; --set comes after it. */

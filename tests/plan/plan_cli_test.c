@@ -8,6 +8,19 @@
 
 #define PLAN "$D plan --hardware $S/configs/hardware-reference.json "
 
+/* Must succeed; what it said if it does not. */
+__attribute__((format(printf, 1, 2))) static struct outcome run_well(const char *format, ...)
+{
+    char command[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    struct outcome o = run("%s", command);
+    if (o.status != 0) fail_msg("%s: status %d, %s", command, o.status, o.err);
+    return o;
+}
+
 static void json_has_what_the_contract_says(void **state)
 {
     (void)state;
@@ -15,8 +28,7 @@ static void json_has_what_the_contract_says(void **state)
                                           "decode_tok_s", "pair_ms", "serial_pair_ms", "bottleneck_gain"};
     static const char *const schemes[] = {"reference", "duckd"};
     for (size_t s = 0; s < 2; s++) {
-        struct outcome o = run(PLAN "--scheme %s --json", schemes[s]);
-        assert_int_equal(o.status, 0);
+        struct outcome o = run_well(PLAN "--scheme %s --json", schemes[s]);
         cJSON *j = json_of(&o);
         assert_non_null(j);
         assert_true(cJSON_IsTrue(cJSON_GetObjectItem(j, "fits")));
@@ -40,8 +52,7 @@ static void text_has_units_and_says_that_it_is_projected(void **state)
     (void)state;
     static const char *const parts[] = {
         "projected, scheme duckd", "cold start", " s ", " ms\n", "tok/s", "µs", "GB of", "bottleneck"};
-    struct outcome o = run(PLAN);
-    assert_int_equal(o.status, 0);
+    struct outcome o = run_well(PLAN);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) assert_non_null(strstr(o.out, parts[i]));
     outcome_free(&o);
 }
@@ -50,15 +61,14 @@ static void text_has_units_and_says_that_it_is_projected(void **state)
 static void what_is_not_built_is_said(void **state)
 {
     (void)state;
-    struct outcome o = run(PLAN "&& " PLAN "--scheme reference && " PLAN "--set expert_bits=8");
-    assert_int_equal(o.status, 0);
+    struct outcome o = run_well(PLAN "&& " PLAN "--scheme reference && " PLAN "--set expert_bits=8");
     assert_null(strstr(o.out, "not built"));
     outcome_free(&o);
-    o = run(PLAN "--set gpu_duck=1 --set copies=1");
+    o = run_well(PLAN "--set gpu_duck=1 --set copies=1");
     assert_non_null(strstr(o.out, "\nnot built         gpu_duck=1: "));
     assert_non_null(strstr(o.out, "\n                  copies=1: "));
     outcome_free(&o);
-    o = run(PLAN "--set expert_bits=4.5 --set draft_bits=4 --set merged_lanes=1 --json");
+    o = run_well(PLAN "--set expert_bits=4.5 --set draft_bits=4 --set merged_lanes=1 --json");
     cJSON *j = json_of(&o);
     const cJSON *not_built = cJSON_GetObjectItem(j, "not_built");
     static const char *const keys[] = {"expert_bits", "draft_bits", "merged_lanes"};
@@ -119,15 +129,86 @@ static void refusals_name_the_key(void **state)
     }
 }
 
+/* A run's summary with one number replaced; NULL: none. */
+static void write_summary(const char *key, const char *value)
+{
+    static const char whole[] =
+        "{\"model\": \"DIR\", \"backend\": \"cpu\", \"mtp\": true, \"synthetic\": true, "
+        "\"distinct_experts\": 16, \"hardware\": {\"local\": true, \"clock\": \"wall\", \"ducks\": 1, "
+        "\"kv_bytes\": 4, \"rows\": 256, \"duck_bandwidth_gb_s\": 8.5, \"duck_gflops\": 50.1, "
+        "\"backend_row_ms\": 0.4, \"backend_layer_ms\": 0.8, \"pair_bandwidth_gb_s\": 9.5, "
+        "\"backend_pair_ms\": 0.5}, \"cases\": [{\"name\": \"a\", \"prompt_tokens\": 20, "
+        "\"cached_tokens\": 2, \"output_tokens\": 30, \"draft_share\": 0.9, \"mtp_accept\": 0.6, "
+        "\"ttft_ms\": 12.5, \"tpot_ms\": 3.25}]}";
+    char text[2048], member[64];
+    snprintf(text, sizeof text, "%s", whole);
+    if (key) {
+        snprintf(member, sizeof member, "\"%s\": ", key);
+        const char *at = strstr(whole, member);
+        assert_non_null(at);
+        at += strlen(member);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - whole), whole, value, at + strcspn(at, ",}"));
+    }
+    write_scratch("s", text);
+    struct outcome o = run_well("mkdir -p r; sed \"s#DIR#$S/models/duckling#\" s > r/summary.json");
+    outcome_free(&o);
+}
+
+/* Every number that is read of a damaged file is named with what it can be, before anything is printed. */
+static void numbers_that_no_run_writes_are_refused(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {
+        "distinct_experts", "ducks",         "kv_bytes",         "rows",
+        "duck_gflops",      "mtp_accept",    "backend_row_ms",   "duck_bandwidth_gb_s",
+        "backend_pair_ms",  "prompt_tokens", "backend_layer_ms", "pair_bandwidth_gb_s",
+        "cached_tokens",    "draft_share",   "output_tokens",    "ttft_ms",
+        "tpot_ms"};
+    static const char *const values[][2] = {{"1e300", "1e+300"},  {"1e999", "inf"},   {"-1", "-1"},
+                                            {"1e-300", "1e-300"}, {"\"7\"", "\"7\""}, {"[]", "an array"}};
+    const char *plan = "$D plan --hardware $S/configs/hardware-epyc-1thread.json --bench r --json";
+    write_summary(NULL, NULL);
+    struct outcome o = run_well("%s", plan);
+    outcome_free(&o);
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
+            if (!strcmp(values[v][0], "1e-300") &&
+                (!strcmp(keys[k], "draft_share") || !strcmp(keys[k], "mtp_accept")))
+                continue; // as good as none
+            char said[128];
+            write_summary(keys[k], values[v][0]);
+            snprintf(said, sizeof said, "%s is %s, it ", keys[k], values[v][1]);
+            o = run("%s", plan);
+            if (o.status != 1 || !strstr(o.err, said) || !strstr(o.err, "r/summary.json: ") ||
+                lines_in(o.err) != 1 || o.out_length)
+                fail_msg("%s: %s: status %d, %s, stdout %s", keys[k], values[v][0], o.status, o.err, o.out);
+            outcome_free(&o);
+        }
+    }
+    write_summary("cached_tokens", "20");
+    o = run("%s", plan);
+    assert_non_null(strstr(o.err, "case a: cached_tokens is 20 of prompt_tokens 20"));
+    outcome_free(&o);
+    write_summary("output_tokens", "null");
+    o = run("%s", plan);
+    assert_non_null(strstr(o.err, "case a: has no prompt_tokens, cached_tokens or output_tokens"));
+    outcome_free(&o);
+    write_summary("prompt_tokens", "5000"); // of 4096 that the model has
+    o = run("%s", plan);
+    assert_non_null(strstr(o.err, "case a: prompt_tokens "));
+    assert_string_equal(o.out, "");
+    outcome_free(&o);
+}
+
 /* A run's own ducks in place of the file's, its cases' shapes in place of --set's, and what they took beside.
  */
 static void a_run_is_projected_beside_what_it_took(void **state)
 {
     (void)state;
-    struct outcome o = run("$D bench --synthetic $S/models/duckling/config.json --threads 1 -n 12 --drafts "
-                           "always --csv d -q >&2 && "
-                           "$D plan --hardware $S/configs/hardware-epyc-1thread.json --bench d --json");
-    assert_int_equal(o.status, 0);
+    struct outcome o =
+        run_well("$D bench --synthetic $S/models/duckling/config.json --threads 1 -n 12 --drafts "
+                 "always --csv d -q >&2 && "
+                 "$D plan --hardware $S/configs/hardware-epyc-1thread.json --bench d --json");
     cJSON *j = json_of(&o), *summary;
     char *text = read_scratch("d/summary.json", NULL);
     summary = cJSON_Parse(text);
@@ -154,14 +235,14 @@ static void a_run_is_projected_beside_what_it_took(void **state)
                                            {"0.1", "1000", "0.4", "e4m3"}};
     double ms[4];
     for (int i = 0; i < 4; i++) {
-        o = run("sed -E 's/\"((duck|pair)_bandwidth_gb_s)\": [0-9.]+/\"\\1\": %s/g; "
-                "s/\"duck_gflops\": [0-9.]+/\"duck_gflops\": %s/; "
-                "s/\"(backend_(row|pair|layer)_ms)\": [0-9.]+/\"\\1\": %s/g; "
-                "s/\"expert_format\": \"fp9\"/\"expert_format\": \"%s\"/' d/summary.json > e; mkdir -p f && "
-                "mv e f/summary.json && $D plan --hardware $S/configs/hardware-epyc-1thread.json --bench f "
-                "--json",
-                rates[i][0], rates[i][1], rates[i][2], rates[i][3]);
-        assert_int_equal(o.status, 0);
+        o = run_well(
+            "sed -E 's/\"((duck|pair)_bandwidth_gb_s)\": [0-9.]+/\"\\1\": %s/g; "
+            "s/\"duck_gflops\": [0-9.]+/\"duck_gflops\": %s/; "
+            "s/\"(backend_(row|pair|layer)_ms)\": [0-9.]+/\"\\1\": %s/g; "
+            "s/\"expert_format\": \"fp9\"/\"expert_format\": \"%s\"/' d/summary.json > e; mkdir -p f && "
+            "mv e f/summary.json && $D plan --hardware $S/configs/hardware-epyc-1thread.json --bench f "
+            "--json",
+            rates[i][0], rates[i][1], rates[i][2], rates[i][3]);
         j = json_of(&o);
         tpot = cJSON_GetObjectItem(cJSON_GetObjectItem(j, "cases")->child, "tpot_ms");
         ms[i] = cJSON_GetNumberValue(cJSON_GetObjectItem(tpot, "projected"));
@@ -176,8 +257,7 @@ static void a_run_is_projected_beside_what_it_took(void **state)
 static void any_model_can_be_planned(void **state)
 {
     (void)state;
-    struct outcome o = run(PLAN "--model $S/models/duckling --set output_tokens=100 --json");
-    assert_int_equal(o.status, 0);
+    struct outcome o = run_well(PLAN "--model $S/models/duckling --set output_tokens=100 --json");
     cJSON *j = json_of(&o);
     assert_true(cJSON_GetNumberValue(cJSON_GetObjectItem(j, "checkpoint_gb")) < 0.1);
     cJSON_Delete(j);
@@ -191,6 +271,7 @@ int main(void)
         cmocka_unit_test(text_has_units_and_says_that_it_is_projected),
         cmocka_unit_test(what_is_not_built_is_said),
         cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(numbers_that_no_run_writes_are_refused),
         cmocka_unit_test(a_run_is_projected_beside_what_it_took),
         cmocka_unit_test(any_model_can_be_planned),
     };
