@@ -29,7 +29,7 @@ struct part {
     struct fp9_down_expert *expert; // (actives)
     uint32_t *task;                 // (actives + 1) first HIDDEN task of each active expert
     uint32_t *slices;               // (actives) slices of one of its tasks
-    float *hs;                      // (pairs, hs_stride()): the pair's slices, 8 each
+    float *hs;                      // fp9_down_hs_floats()
     uint32_t row_panels;            // of one DOWN task
     uint32_t first_hidden, first_down, subtree;
 };
@@ -61,11 +61,6 @@ struct duck_work {
     struct piece *piece;
 };
 
-static size_t hs_stride(const struct part *p)
-{
-    return 8 * (size_t)p->run->count + ROW_GAP;
-}
-
 /* Sizes and, when the arena has memory, places everything that depends on bank, tokens and top_k. */
 static struct duck_work *lay_out(struct duck__arena *a, const struct duck_core *d, uint32_t bank,
                                  uint32_t tokens, uint32_t top_k)
@@ -86,7 +81,7 @@ static struct duck_work *lay_out(struct duck__arena *a, const struct duck_core *
         p.expert = duck__take(a, actives * sizeof *p.expert);
         p.task = duck__take(a, (actives + 1) * sizeof *p.task);
         p.slices = duck__take(a, actives * sizeof *p.slices);
-        p.hs = duck__take(a, pairs * hs_stride(&p) * sizeof(float));
+        p.hs = duck__take(a, fp9_down_hs_floats(pairs, p.run->count) * sizeof(float));
         if (w) at.part[i - first] = p;
     }
     uint32_t subtrees = duck_core_subtrees(d, bank, NULL, 0);
@@ -207,8 +202,8 @@ static void plan_down(struct duck_work *w, struct part *p)
         .scale_stride = r->column_blocks,
         .tokens = w->tokens,
         .token = w->token,
+        .pairs = w->pairs,
         .hs = p->hs,
-        .hs_stride = hs_stride(p),
         .out = w->partial + (size_t)p->subtree * w->tokens * d->hidden,
         .out_subtree = (size_t)w->tokens * d->hidden,
         .out_token = d->hidden,
@@ -310,10 +305,14 @@ static void dots(const struct duck_work *w, const struct hidden *h, const struct
 static void silus(const struct duck_work *w, const struct hidden *h, const struct chunk *c, const float *g,
                   const float *u)
 {
-    float *hs = h->part->hs + 8 * c->first;
-    for (uint32_t q = 0; q < c->pairs; q++) {
-        size_t at = (size_t)q * CHUNK_WIDTH, pair = c->pair + q;
-        w->d->k->expert(g + at, u + at, w->weight[pair], 8 * c->count, hs + pair * hs_stride(h->part));
+    for (uint32_t i = 0, each; i < c->count; i += each) {
+        uint32_t s = c->first + i, strip = FP9_DOWN_STRIP - s % FP9_DOWN_STRIP;
+        each = c->count - i < strip ? c->count - i : strip;
+        float *hs = h->part->hs + fp9_down_hs(w->pairs, c->pair, s);
+        for (uint32_t q = 0; q < c->pairs; q++) {
+            size_t at = (size_t)q * CHUNK_WIDTH + 8 * i;
+            w->d->k->expert(g + at, u + at, w->weight[c->pair + q], 8 * each, hs + q * fp9_down_hs(1, 1, 0));
+        }
     }
 }
 

@@ -1,21 +1,22 @@
 /* fp9_avx2_down.c: the down product with AVX2 + FMA.
  *
  * By contract every slice has its own chain over the experts, so a token has as many sums of an output as the
- * run has slices: 1 KiB for 32 outputs and 8 slices. The nest is row panels, tokens, slices (a chunk of
+ * run has slices: 512 bytes for 32 outputs and 4 slices. The nest is row panels, tokens, slices (a chunk of
  * them), experts, and inside an expert its pairs with all slices of the chunk: what an expert costs once, its
- * pairs' addresses and the branches on their number, is spread over all of them, and its weights are read in
- * one stream. Sums stay in the L2 cache, where each is fetched and put back once for eight multiply-adds;
- * kept in the L1 by fewer slices or tokens at a time, an expert would be visited that much more often, for
- * one or two pairs each. */
+ * decoded weights and the branches on its number of pairs, is spread over all pairs. So with many tokens a
+ * chunk is short, a strip, and all tokens take part in it. Sums stay in the L2 cache, where each is fetched
+ * and put back once for eight multiply-adds; kept in the L1 by fewer slices or tokens at a time, an expert
+ * would be visited that much more often, for one or two pairs each. */
 #include "fp9/fp9_avx2_down.h"
 
 enum {
     CELLS = FP9_DOWN_CELLS / sizeof(__m256), // of 8 sums: slice sums and waiting nodes of the tree
     HOT_CELLS = 512,                         // slice sums of a pass with few tokens: 16 KiB of L1
-    CHUNK = 8,                               // slices of a chunk with many tokens, a power of two
+    CHUNK = FP9_DOWN_STRIP,                  // slices of a chunk with many tokens, a power of two
     MOST_VISIT = 20 << 10,                   // bytes of an expert that are read in one go: with those that
                                              // are fetched meanwhile they stay in L1
     MOST_CHUNK = 64,                         // slices: as many of the widest matrix
+    ADDED = 8,                               // slices that are added up in registers
     DECODE = 3,                              // what decoding weights costs beside one pair's products
     PAGE = 4096,                             // streams in one would hinder each other
 };
@@ -96,7 +97,7 @@ FP9__INLINE void add_slices(__m256 *sum, unsigned slices, __m256 node[FP9_QUAD])
 {
     FP9__UNROLL
     for (unsigned p = 0; p < FP9_QUAD; p++) {
-        __m256 s[CHUNK];
+        __m256 s[ADDED];
         FP9__UNROLL
         for (unsigned i = 0; i < slices; i++) {
             s[i] = sum[FP9_QUAD * i + p];

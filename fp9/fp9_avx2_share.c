@@ -1,12 +1,12 @@
 /* fp9_avx2_share.c: what one expert adds to a quad's sums, with AVX2 + FMA.
  *
  * The four panels of the quad are four chains of products a pair, made of weights on their way out of the
- * registers they were decoded in (one or two pairs) or unpacked into L1 before (more). */
+ * registers they were decoded in (one or two pairs) or decoded into L1 before (more). */
 #include "fp9/fp9_avx2_down.h"
 
 enum {
-    FEW = 2,      // pairs up to which weights are not unpacked
-    UNPACKED = 8, // slices that are unpacked at a time: 4 KiB
+    FEW = 2,                           // pairs up to which weights stay in registers
+    PAIR = FP9_DOWN_STRIP * FP9_LANES, // floats from a pair's activations to the next one's
 };
 
 /* What is fetched while something else is read: FP9__STREAMS lines at a time, the first one at `at`, `stream`
@@ -90,7 +90,7 @@ FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned p
 {
     const struct nest *n = h->nest;
     const uint8_t *strip = h->quad + s / FP9__STRIP_TILES * fp9__quad_strip(f);
-    const float *hs = n->d->hs + h->pair * n->d->hs_stride + 8 * s, *hs1 = hs + n->d->hs_stride;
+    const float *hs = n->d->hs + fp9_down_hs(n->d->pairs, h->pair, s), *hs1 = hs + PAIR;
     struct ahead ahead = ahead_of(f, h, s);
     size_t at = 0;
     __m256i signs[FP9_QUAD];
@@ -149,153 +149,216 @@ SHARE_FUNCTION(FP9_FP9, 2)
 SHARE_FUNCTION(FP9_E4M3, 1)
 SHARE_FUNCTION(FP9_E4M3, 2)
 
-/* ---- more pairs: the tiles of some slices are unpacked once into L1 and used for all pairs ---- */
+/* ---- more pairs: the tiles of some slices are decoded once into L1 and used for all pairs ---- */
 
-/* Slices [first, first + count), count <= UNPACKED. Vector 4 i + p of a tile is inputs 2 i and 2 i + 1 of
- * panel p. */
-struct unpacked {
-    __m256i w[UNPACKED][FP9_TILE_INPUTS / 2 * FP9_QUAD];
-    float scale[UNPACKED];
+/* Slices [first, first + count), of one strip: the weights of panel p and input i of a tile are vector
+ * 4 i + p. */
+struct decoded {
+    __m256 w[FP9_DOWN_STRIP][FP9_TILE_INPUTS][FP9_QUAD];
+    float scale[FP9_DOWN_STRIP];
     size_t first, count;
 };
 
-FP9__INLINE void unpack_quad(enum fp9__way way, const uint8_t *strip, size_t slot, size_t t, __m256i *w)
+FP9__INLINE void decode_tile(enum fp9__way way, const uint8_t *strip, size_t slot, size_t t,
+                             __m256 w[FP9_TILE_INPUTS][FP9_QUAD])
 {
+    const uint8_t *words = strip + fp9__head(fp9__format(way)) + t * FP9__TILE_BYTES;
     FP9__UNROLL
-    for (unsigned p = 0; p < FP9_QUAD; p++) fp9__unpack(way, strip + p * slot, t, w + p, FP9_QUAD);
+    for (unsigned p = 0; p < FP9_QUAD; p++) {
+        __m256i s = fp9__signs(way, strip + p * slot, t);
+        FP9__UNROLL
+        for (unsigned half = 0; half < 2; half++) {
+            __m256i word = fp9__load(words + p * slot + half * FP9__VECTOR);
+            __m256i first = fp9__first_view(way, word), second = fp9__second_view(way, word, s);
+            FP9__UNROLL
+            for (unsigned k = 0; k < 4; k++) w[4 * half + k][p] = fp9__weight(way, k < 2 ? first : second, k);
+            s = fp9__next_signs(way, s);
+        }
+    }
 }
 
-FP9__INLINE void unpack_slices(enum fp9_format f, const struct share *h, struct unpacked *u)
+FP9__INLINE void decode_slices(enum fp9_format f, const struct share *h, struct decoded *to)
 {
     const struct nest *n = h->nest;
-    for (size_t i = 0; i < u->count; i++) {
-        size_t s = u->first + i, strip = s / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES;
-        size_t slot = strip < n->strips ? fp9__whole_strip(f) : fp9__strip_bytes(f, 8 * n->d->slices, strip);
-        const uint8_t *at = h->quad + strip * fp9__quad_strip(f);
-        u->scale[i] = h->scales[(h->column + 8 * s) / FP9_BLOCK];
+    const size_t strip = to->first / FP9__STRIP_TILES;
+    const size_t slot =
+        strip < n->strips ? fp9__whole_strip(f) : fp9__strip_bytes(f, 8 * n->d->slices, strip);
+    const uint8_t *at = h->quad + strip * fp9__quad_strip(f);
+    for (size_t i = 0; i < to->count; i++) {
+        size_t s = to->first + i, t = s % FP9__STRIP_TILES;
+        to->scale[i] = h->scales[(h->column + 8 * s) / FP9_BLOCK];
         if (way_of(f, h, s) == FP9__WAY_SMALL) {
-            unpack_quad(FP9__WAY_SMALL, at, slot, t, u->w[i]);
-            u->scale[i] *= FP9_W_SCALE / FP9_E4M3_SCALE;
+            decode_tile(FP9__WAY_SMALL, at, slot, t, to->w[i]);
+            to->scale[i] *= FP9_W_SCALE / FP9_E4M3_SCALE;
         } else {
-            unpack_quad(fp9__way_of(f, 0, 0), at, slot, t, u->w[i]);
+            decode_tile(fp9__way_of(f, 0, 0), at, slot, t, to->w[i]);
         }
     }
 }
 
-static __attribute__((noinline)) void unpack_fp9(const struct share *h, struct unpacked *u)
+static __attribute__((noinline)) void decode_fp9(const struct share *h, struct decoded *to)
 {
-    unpack_slices(FP9_FP9, h, u);
+    decode_slices(FP9_FP9, h, to);
 }
 
-static __attribute__((noinline)) void unpack_e4m3(const struct share *h, struct unpacked *u)
+static __attribute__((noinline)) void decode_e4m3(const struct share *h, struct decoded *to)
 {
-    unpack_slices(FP9_E4M3, h, u);
+    decode_slices(FP9_E4M3, h, to);
 }
 
-/* Two inputs of a panel, two pairs. Written down as it shall run: the compiler would load a vector of weights
- * for each of its uses. */
-FP9__INLINE void two_inputs(const __m256i *w, __m256i upper, const __m256 x[2], const __m256 x1[2],
-                            __m256 *blk, __m256 *blk1)
+/* Products, written down as they shall run: the compiler would load a vector of weights for each of its uses
+ * and put accumulators into memory. Pair Q and panel P have accumulator 4 Q + P; activations of input K are
+ * in registers 12 to 14, its weight in 15. What counts is the number of instructions and, two a cycle, of
+ * loads, so the last panel's weight comes out of memory each time. The first product replaces an accumulator:
+ * where +0 plus it would be +0 it may be -0, which no sum shows, as none of them is -0. */
+#define ACTIVATION(K, Q, X) "vbroadcastss 4*" #K "+128*" #Q "(%[x]), %%ymm" #X "\n\t"
+#define WEIGHT(K, P) "vmovaps 128*" #K "+32*" #P "(%[w]), %%ymm15\n\t"
+#define PRODUCT(OP, X, A) #OP " %%ymm15, %%ymm" #X ", %%ymm" #A "\n\t"
+#define LOADED(OP, K, P, X, A) #OP " 128*" #K "+32*" #P "(%[w]), %%ymm" #X ", %%ymm" #A "\n\t"
+
+#define PANEL_OF_3(OP, K, P, A, B, C) WEIGHT(K, P) PRODUCT(OP, 12, A) PRODUCT(OP, 13, B) PRODUCT(OP, 14, C)
+#define INPUT_OF_3(OP, K)                                                                                    \
+    ACTIVATION(K, 0, 12)                                                                                     \
+    ACTIVATION(K, 1, 13)                                                                                     \
+    ACTIVATION(K, 2, 14)                                                                                     \
+    PANEL_OF_3(OP, K, 0, 0, 4, 8)                                                                            \
+    PANEL_OF_3(OP, K, 1, 1, 5, 9)                                                                            \
+    PANEL_OF_3(OP, K, 2, 2, 6, 10)                                                                           \
+    LOADED(OP, K, 3, 12, 3) LOADED(OP, K, 3, 13, 7) LOADED(OP, K, 3, 14, 11)
+
+#define PANEL_OF_2(OP, K, P, A, B) WEIGHT(K, P) PRODUCT(OP, 12, A) PRODUCT(OP, 13, B)
+#define INPUT_OF_2(OP, K)                                                                                    \
+    ACTIVATION(K, 0, 12)                                                                                     \
+    ACTIVATION(K, 1, 13)                                                                                     \
+    PANEL_OF_2(OP, K, 0, 0, 4)                                                                               \
+    PANEL_OF_2(OP, K, 1, 1, 5)                                                                               \
+    PANEL_OF_2(OP, K, 2, 2, 6)                                                                               \
+    LOADED(OP, K, 3, 12, 3) LOADED(OP, K, 3, 13, 7)
+
+#define INPUT_OF_1(OP, K)                                                                                    \
+    ACTIVATION(K, 0, 12)                                                                                     \
+    LOADED(OP, K, 0, 12, 0) LOADED(OP, K, 1, 12, 1) LOADED(OP, K, 2, 12, 2) LOADED(OP, K, 3, 12, 3)
+
+#define SLICE(INPUT)                                                                                         \
+    INPUT(vmulps, 0)                                                                                         \
+    INPUT(vfmadd231ps, 1)                                                                                    \
+    INPUT(vfmadd231ps, 2)                                                                                    \
+    INPUT(vfmadd231ps, 3)                                                                                    \
+    INPUT(vfmadd231ps, 4)                                                                                    \
+    INPUT(vfmadd231ps, 5)                                                                                    \
+    INPUT(vfmadd231ps, 6)                                                                                    \
+    INPUT(vfmadd231ps, 7)                                                                                    \
+    "vbroadcastss %[scale], %%ymm12\n\t"
+
+#define SUM(S, P, A)                                                                                         \
+    "vfmadd213ps 32*" #P "(%[" #S "]), %%ymm12, %%ymm" #A "\n\t"                                             \
+    "vmovaps %%ymm" #A ", 32*" #P "(%[" #S "])\n\t"
+#define SUMS(S, A, B, C, D) SUM(S, 0, A) SUM(S, 1, B) SUM(S, 2, C) SUM(S, 3, D)
+
+#define ALL_REGISTERS                                                                                        \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",        \
+        "xmm12", "xmm13", "xmm14", "xmm15"
+
+/* Where the products of one call lie. */
+struct products {
+    const uint32_t *token;
+    const float *hs, *scale, *end;
+    __m256 *sums; // of token 0
+    size_t step;
+};
+
+FP9__INLINE struct products products_of(const struct share *h, const struct decoded *d, size_t pair)
 {
-    __m256i even, odd;
-    __asm__ volatile("vmovdqa %4, %3\n\tvpand %5, %3, %2\n\tvpslld $16, %3, %3\n\t"
-                     "vfmadd231ps %2, %6, %0\n\tvfmadd231ps %2, %7, %1\n\t"
-                     "vfmadd231ps %3, %8, %0\n\tvfmadd231ps %3, %9, %1"
-                     : "+x"(*blk), "+x"(*blk1), "=&x"(even), "=&x"(odd)
-                     : "m"(*w), "x"(upper), "x"(x[0]), "x"(x1[0]), "x"(x[1]), "x"(x1[1]));
+    const struct nest *n = h->nest;
+    return (struct products){.token = n->d->token + pair,
+                             .hs = n->d->hs + fp9_down_hs(n->d->pairs, pair, d->first),
+                             .scale = d->scale,
+                             .end = d->scale + d->count,
+                             .sums = h->sums + (d->first - h->first) * FP9_QUAD - n->token * n->step,
+                             .step = n->step};
 }
 
-/* Eight chains of products: two pairs with the four panels. More would not be faster: their sums would all be
- * stored at once, and nothing else runs meanwhile. `fetching`: what is read next, a part for each slice. */
-FP9__INLINE void two_pairs(const struct share *h, const struct unpacked *u, size_t pair, bool fetching)
+/* `groups` times three pairs. */
+FP9__INLINE void threes(const struct share *h, const struct decoded *d, size_t pair, size_t groups,
+                        bool fetching)
 {
     const enum fp9_format f = h->nest->d->format;
+    struct products p = products_of(h, d, pair);
+    const uint32_t *last = p.token + 3 * groups;
     struct ahead ahead = {0};
-    if (fetching) ahead = ahead_of(f, h, u->first);
-    const struct fp9_down *d = h->nest->d;
-    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
-    const float *hs = d->hs + pair * d->hs_stride + 8 * u->first, *hs1 = hs + d->hs_stride;
-    __m256 *sum = sums_of(h, pair) + (u->first - h->first) * FP9_QUAD;
-    __m256 *sum1 = sums_of(h, pair + 1) + (u->first - h->first) * FP9_QUAD;
-    for (size_t i = 0; i < u->count; i++, hs += 8, hs1 += 8, sum += FP9_QUAD, sum1 += FP9_QUAD) {
-        const __m256i *w = u->w[i];
-        __m256 blk[FP9_QUAD], blk1[FP9_QUAD];
-        if (fetching) {
-            fetch(&ahead, 0);
-            ahead.at += ahead.line;
-            if ((u->first + i) % FP9__STRIP_TILES == FP9__STRIP_TILES - 1 && fp9__head(f)) {
+    if (fetching) ahead = ahead_of(f, h, d->first);
+    for (; p.token < last; p.token += 3, p.hs += 3 * PAIR) {
+        const float *x = p.hs, *scale = p.scale;
+        const __m256 *w = d->w[0][0];
+        __m256 *s0 = p.sums + p.token[0] * p.step, *s1 = p.sums + p.token[1] * p.step,
+               *s2 = p.sums + p.token[2] * p.step;
+        if (fetching && fp9__head(f)) fetch(&ahead, FP9__STRIP_TILES);
+        for (; scale < p.end; scale++, x += 8, w += FP9_TILE_INPUTS * FP9_QUAD, s0 += 4, s1 += 4, s2 += 4) {
+            if (fetching) {
                 fetch(&ahead, 0);
-                ahead.at += ahead.line * FP9__VECTOR / FP9__TILE_BYTES;
+                ahead.at += ahead.line;
             }
+            __asm__ volatile(
+                SLICE(INPUT_OF_3) SUMS(s0, 0, 1, 2, 3) SUMS(s1, 4, 5, 6, 7) SUMS(s2, 8, 9, 10, 11)
+                :
+                : [x] "r"(x), [w] "r"(w), [s0] "r"(s0), [s1] "r"(s1), [s2] "r"(s2), [scale] "m"(*scale)
+                : "memory", ALL_REGISTERS);
         }
-        FP9__UNROLL
-        for (unsigned p = 0; p < FP9_QUAD; p++) blk[p] = blk1[p] = _mm256_setzero_ps();
-        FP9__UNROLL
-        for (unsigned k = 0; k < FP9_TILE_INPUTS; k += 2) {
-            __m256 x[2] = {_mm256_broadcast_ss(hs + k), _mm256_broadcast_ss(hs + k + 1)};
-            __m256 x1[2] = {_mm256_broadcast_ss(hs1 + k), _mm256_broadcast_ss(hs1 + k + 1)};
-            FP9__UNROLL
-            for (unsigned p = 0; p < FP9_QUAD; p++)
-                two_inputs(w + FP9_QUAD / 2 * k + p, upper, x, x1, &blk[p], &blk1[p]);
-        }
-        __m256 scale = _mm256_broadcast_ss(u->scale + i);
-        FP9__UNROLL
-        for (unsigned p = 0; p < FP9_QUAD; p++) sum[p] = _mm256_fmadd_ps(scale, blk[p], sum[p]);
-        FP9__UNROLL
-        for (unsigned p = 0; p < FP9_QUAD; p++) sum1[p] = _mm256_fmadd_ps(scale, blk1[p], sum1[p]);
     }
 }
 
-static __attribute__((noinline)) void pairs_2(const struct share *h, const struct unpacked *u, size_t pair)
+static __attribute__((noinline)) void first_three(const struct share *h, const struct decoded *d)
 {
-    two_pairs(h, u, pair, false);
+    threes(h, d, h->pair, 1, true);
 }
 
-static __attribute__((noinline)) void first_pairs_2(const struct share *h, const struct unpacked *u)
+static __attribute__((noinline)) void more_threes(const struct share *h, const struct decoded *d,
+                                                  size_t groups)
 {
-    two_pairs(h, u, h->pair, true);
+    threes(h, d, h->pair + 3, groups, false);
 }
 
-static __attribute__((noinline)) void pairs_1(const struct share *h, const struct unpacked *u, size_t pair)
+static __attribute__((noinline)) void two(const struct share *h, const struct decoded *d, size_t pair)
 {
-    const struct fp9_down *d = h->nest->d;
-    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
-    const float *hs = d->hs + pair * d->hs_stride + 8 * u->first;
-    __m256 *sum = sums_of(h, pair) + (u->first - h->first) * FP9_QUAD;
-    for (size_t i = 0; i < u->count; i++, hs += 8, sum += FP9_QUAD) {
-        __m256 blk[FP9_QUAD];
-        FP9__UNROLL
-        for (unsigned p = 0; p < FP9_QUAD; p++) blk[p] = _mm256_setzero_ps();
-        FP9__UNROLL
-        for (unsigned k = 0; k < FP9_TILE_INPUTS; k += 2) {
-            __m256 even = _mm256_broadcast_ss(hs + k), odd = _mm256_broadcast_ss(hs + k + 1);
-            FP9__UNROLL
-            for (unsigned p = 0; p < FP9_QUAD; p++) {
-                __m256i w = u->w[i][FP9_QUAD / 2 * k + p];
-                blk[p] = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(w, upper)), even, blk[p]);
-                blk[p] = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), odd, blk[p]);
-            }
-        }
-        __m256 scale = _mm256_broadcast_ss(u->scale + i);
-        FP9__UNROLL
-        for (unsigned p = 0; p < FP9_QUAD; p++) sum[p] = _mm256_fmadd_ps(scale, blk[p], sum[p]);
-    }
+    struct products p = products_of(h, d, pair);
+    const __m256 *w = d->w[0][0];
+    __m256 *s0 = p.sums + p.token[0] * p.step, *s1 = p.sums + p.token[1] * p.step;
+    for (; p.scale < p.end; p.scale++, p.hs += 8, w += FP9_TILE_INPUTS * FP9_QUAD, s0 += 4, s1 += 4)
+        __asm__ volatile(SLICE(INPUT_OF_2) SUMS(s0, 0, 1, 2, 3) SUMS(s1, 4, 5, 6, 7)
+                         :
+                         : [x] "r"(p.hs), [w] "r"(w), [s0] "r"(s0), [s1] "r"(s1), [scale] "m"(*p.scale)
+                         : "memory", ALL_REGISTERS);
+}
+
+static __attribute__((noinline)) void one(const struct share *h, const struct decoded *d, size_t pair)
+{
+    struct products p = products_of(h, d, pair);
+    const __m256 *w = d->w[0][0];
+    __m256 *s0 = p.sums + p.token[0] * p.step;
+    for (; p.scale < p.end; p.scale++, p.hs += 8, w += FP9_TILE_INPUTS * FP9_QUAD, s0 += 4)
+        __asm__ volatile(SLICE(INPUT_OF_1) SUMS(s0, 0, 1, 2, 3)
+                         :
+                         : [x] "r"(p.hs), [w] "r"(w), [s0] "r"(s0), [scale] "m"(*p.scale)
+                         : "memory", ALL_REGISTERS);
 }
 
 static void share_many(const struct share *h)
 {
-    struct unpacked u;
-    const size_t end = h->first + h->count;
-    for (u.first = h->first; u.first < end; u.first += u.count) {
-        u.count = end - u.first < UNPACKED ? end - u.first : UNPACKED;
+    struct decoded d;
+    const size_t end = h->first + h->count, pairs = h->end - h->pair;
+    for (d.first = h->first; d.first < end; d.first += d.count) {
+        size_t strip = FP9__STRIP_TILES - d.first % FP9__STRIP_TILES;
+        d.count = end - d.first < strip ? end - d.first : strip;
         if (h->nest->d->format == FP9_FP9)
-            unpack_fp9(h, &u);
+            decode_fp9(h, &d);
         else
-            unpack_e4m3(h, &u);
-        size_t pair = h->pair + 2;
-        first_pairs_2(h, &u);
-        for (; pair + 1 < h->end; pair += 2) pairs_2(h, &u, pair);
-        if (pair < h->end) pairs_1(h, &u, pair);
+            decode_e4m3(h, &d);
+        first_three(h, &d);
+        more_threes(h, &d, pairs / 3 - 1);
+        if (pairs % 3 == 2)
+            two(h, &d, h->end - 2);
+        else if (pairs % 3)
+            one(h, &d, h->end - 1);
     }
 }
 

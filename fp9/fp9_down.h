@@ -25,11 +25,25 @@ struct fp9_down {
     size_t scale_stride;
     size_t tokens;
     const uint32_t *token; // (pairs) the token of each pair
-    const float *hs;       // pair q, slice s of the run: 8 floats at + q * hs_stride + 8 s, 32-byte aligned
-    size_t hs_stride;
-    float *out; // subtree i of the run, token t, row r: + i * out_subtree + t * out_token + r
+    size_t pairs;
+    const float *hs; // pair q, slice s of the run: 8 floats at + fp9_down_hs(pairs, q, s), 32-byte aligned
+    float *out;      // subtree i of the run, token t, row r: + i * out_subtree + t * out_token + r
     size_t out_subtree, out_token;
 };
+
+/* The slices of a strip lie side by side, and then all its pairs: whoever goes through the pairs strip by
+ * strip, which keeps their sums near, reads one stream. */
+#define FP9_DOWN_STRIP 4u
+static inline size_t fp9_down_hs(size_t pairs, size_t pair, size_t slice)
+{
+    return 8 * ((slice / FP9_DOWN_STRIP * pairs + pair) * FP9_DOWN_STRIP + slice % FP9_DOWN_STRIP);
+}
+
+/* Floats of all of them. */
+static inline size_t fp9_down_hs_floats(size_t pairs, size_t slices)
+{
+    return fp9_down_hs(pairs, 0, (slices + FP9_DOWN_STRIP - 1) / FP9_DOWN_STRIP * FP9_DOWN_STRIP);
+}
 
 /* Marks of a quad. */
 static inline size_t fp9_down_marks(size_t slices)
@@ -43,7 +57,7 @@ struct fp9_down_walk {
     void *cells;         // FP9_DOWN_CELLS bytes, 32-byte aligned: sums on their way
     size_t panel, part, slice, expert, subtree, begin;
 };
-#define FP9_DOWN_CELLS ((size_t)128 << 10)
+#define FP9_DOWN_CELLS ((size_t)320 << 10)
 
 struct fp9_down_ops {
     /* Row panels [first, first + count) of the output, all tokens; first a multiple of FP9_QUAD. */

@@ -106,7 +106,7 @@ static float slice_sum(const struct fp9_down *d, size_t s, size_t p, unsigned la
         float scale = x->scales[8 * p / FP9_BLOCK * d->scale_stride + (x->column + 8 * s) / FP9_BLOCK];
         for (size_t q = x->pair; q < (size_t)x->pair + x->pairs; q++) {
             if (d->token[q] != token) continue;
-            const float *hs = d->hs + q * d->hs_stride + 8 * s;
+            const float *hs = d->hs + fp9_down_hs(d->pairs, q, s);
             float blk = 0.0f;
             for (size_t i = 0; i < 8; i++)
                 blk = __builtin_fmaf(

@@ -18,7 +18,7 @@ void *boot_pool_take(struct boot_pool *p, size_t bytes);
 
 enum {
     BOOT_OPTIONS = 1024,     // bytes of text
-    BOOT_STACK = 256 << 10,  // per core; the down product alone has 128 KiB of blocks on it
+    BOOT_STACK = 512 << 10,  // per core; the down product alone has 320 KiB of sums on it
     BOOT_TABLES = 768 << 10, // page tables
     BOOT_DMA = 7 << 20,      // rings and buffers of the NIC that wants most (e1000e)
     BOOT_PROGRAM = 1 << 20,

@@ -74,11 +74,11 @@ static void occupy_standard_streams(void)
     }
 }
 
-/* Kernels keep 128 KiB of sums on the stack of whichever thread runs them, and a thread's is as large as this
+/* Kernels keep 320 KiB of sums on the stack of whichever thread runs them, and a thread's is as large as this
  * limit: with less it would be a fault instead of a message. */
 static int check_stack(struct error *err)
 {
-    enum { NEEDS_KIB = 512 };
+    enum { NEEDS_KIB = 768 };
     struct rlimit l;
     if (getrlimit(RLIMIT_STACK, &l) || l.rlim_cur >= (rlim_t)NEEDS_KIB << 10) return 0;
     return error_set(err, -ENOMEM, "the stack may grow to %llu KiB, %d are needed (ulimit -s %d)",

@@ -177,9 +177,9 @@ static void a_small_stack_is_said(void **state)
     struct outcome o = run("ulimit -s 256; $D generate --model $S/models/duckling -p hi -n 2");
     assert_int_equal(o.status, 1);
     assert_int_equal(lines_in(o.err), 1);
-    assert_non_null(strstr(o.err, "the stack may grow to 256 KiB, 512 are needed (ulimit -s 512)"));
+    assert_non_null(strstr(o.err, "the stack may grow to 256 KiB, 768 are needed (ulimit -s 768)"));
     outcome_free(&o);
-    o = run("ulimit -s 512; $D generate --model $S/models/duckling -p hi -n 2 --threads 2");
+    o = run("ulimit -s 768; $D generate --model $S/models/duckling -p hi -n 2 --threads 2");
     assert_int_equal(o.status, 0);
     outcome_free(&o);
 }

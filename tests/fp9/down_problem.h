@@ -10,7 +10,7 @@ struct down_problem {
     struct fp9_down d;
     struct fp9_down_expert *expert; // panels, scales, marks are the test's to fill in, released here
     uint32_t *token;
-    float *hs; // (pairs, 8 * slices), likewise, and d.hs
+    float *hs; // fp9_down_hs_floats(), likewise, and d.hs
     size_t rows, pairs, subtrees;
 };
 
@@ -37,7 +37,7 @@ static inline struct down_problem down_problem_make(size_t tokens, size_t first,
                             .scale_stride = (8 * slices + 120 + 127) / 128,
                             .tokens = tokens,
                             .token = p.token,
-                            .hs_stride = 8 * slices,
+                            .pairs = p.pairs,
                             .out_token = rows,
                             .out_subtree = rows * tokens};
     return p;

@@ -235,7 +235,7 @@ static struct down_problem random_down(size_t tokens, size_t first, size_t slice
         pack_down(&p.expert[e], f, w, rows, slices, p.d.scale_stride, random_next(&seed));
         free(w);
     }
-    p.hs = random_rows(p.pairs, 8 * slices, mix, &seed);
+    p.hs = random_rows(p.pairs, fp9_down_hs_floats(1, slices), mix, &seed);
     p.d.hs = p.hs;
     return p;
 }

@@ -182,15 +182,15 @@ static struct down_problem random_down(size_t tokens, size_t first, size_t slice
                                        size_t rows, uint64_t *seed)
 {
     struct down_problem p = down_problem_make(tokens, first, slices, experts, rows, FP9_FP9, seed);
-    size_t inputs = 8 * slices;
+    size_t inputs = 8 * slices, hs = fp9_down_hs_floats(p.pairs, slices);
     for (size_t e = 0; e < experts; e++) {
         uint8_t *panels = aligned_bytes((rows / 8 + 3) / 4 * fp9_quad_bytes(FP9_FP9, inputs));
         fill_quads(panels, rows / 8, inputs, seed);
         p.expert[e].panels = panels;
         p.expert[e].scales = random_scales((rows + 127) / 128 * p.d.scale_stride, seed);
     }
-    p.hs = aligned_bytes(p.pairs * inputs * sizeof *p.hs);
-    for (size_t i = 0; i < p.pairs * inputs; i++) p.hs[i] = random_unit(seed) * FP9_X_SCALE;
+    p.hs = aligned_bytes(hs * sizeof *p.hs);
+    for (size_t i = 0; i < hs; i++) p.hs[i] = random_unit(seed) * FP9_X_SCALE;
     p.d.hs = p.hs;
     return p;
 }
