@@ -247,8 +247,9 @@ int engine_probe_slice(struct engine_probe *p, bool many, struct error *err)
 {
     const enum probe_rows kind = many ? PROBE_MANY : one_or_pair(p);
     const struct probe_times *t = &p->times[kind];
-    if (!lanes_idle(p->e->lanes, 0))
-        return error_set(err, -EBUSY, "lane 0 still waits for an answer from the flock");
+    for (uint32_t lane = 0; lane < p->e->set.lanes; lane++) // who is late would be timed as well
+        if (!lanes_idle(p->e->lanes, lane))
+            return error_set(err, -EBUSY, "lane %u still waits for an answer from the flock", lane);
     return p->backend_too && t->backend.seconds < ducks_seconds(t) ? time_backend(p, kind, err)
                                                                    : time_ducks(p, kind, err);
 }

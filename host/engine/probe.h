@@ -28,7 +28,8 @@ void engine_probe_close(struct engine_probe *p);
 
 /* The next slice, of many rows or of few, of ducks or backend, whichever has had less time: a step; a job, or
  * layers of one of many rows for a quarter of a second. The first two of many, and the first four of few, are
- * at least one of each. Generations may be under way, but between two rounds. */
+ * at least one of each. Generations may be under way, but between two rounds; -EBUSY: a lane still waits for
+ * the answer to a step that was given up. */
 int engine_probe_slice(struct engine_probe *p, bool many, struct error *err);
 /* cpu_time: in CPU time of this process instead of the clock's; for one thread. */
 struct probe_rates engine_probe_rates(const struct engine_probe *p, enum probe_rows kind, bool cpu_time);

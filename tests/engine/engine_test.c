@@ -7,9 +7,12 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/engine/probe.h"
 #include "setup.h"
 
 static void every_way_gives_the_plain_loops_tokens(void **state)
@@ -189,6 +192,50 @@ static void no_wait_is_without_end(void **state)
     }
 }
 
+static void given_up(void *ctx, uint32_t lane, int rc, const struct error *err)
+{
+    (void)err;
+    assert_int_equal(lane, *(uint32_t *)ctx);
+    assert_int_equal(rc, -ETIMEDOUT);
+}
+
+/* Ducks that still compute what nobody waits for are not timed, whichever lane it came from. */
+static void nothing_is_timed_beside_a_late_step(void **state)
+{
+    (void)state;
+    for (uint32_t lane = 0; lane < 3; lane++) {
+        struct setup t = setup_open(3, 8, false, MTP_ONE_JOB);
+        const struct flock_seam seam = fake_flock(t.fake);
+        struct engine_probe *probe;
+        struct sequence s;
+        struct error err;
+        char said[80];
+        int32_t ids[4] = {1, 2, 3, 4};
+        lanes_close(t.engine->lanes);
+        t.engine->lanes = lanes_open(&t.fake->backend, &seam, 3, 30);
+        t.fake->model.config.experts = t.fake->model.config.top_k = 1;
+        t.fake->model.config.hidden_size = 2;
+        assert_int_equal(engine_probe_open(&probe, t.engine, 4, &err), 0);
+        assert_non_null(probe);
+        t.fake->never_answers = true;
+        assert_int_equal(sequence_open(&s, t.engine->backend, &(struct sequence_start){ids, 4, 4, 4}, &err),
+                         0);
+        const struct backend_job job = sequence_main_job(&s, 4, 3);
+        assert_int_equal(lanes_start(t.engine->lanes, lane, &job, LANE_NONE, &err), 0);
+        lanes_run(t.engine->lanes, given_up, &lane);
+        for (int many = 0; many < 2; many++) {
+            assert_int_equal(engine_probe_slice(probe, many, &err), -EBUSY);
+            snprintf(said, sizeof said, "lane %u still waits for an answer from the flock", lane);
+            assert_string_equal(err.text, said);
+        }
+        engine_probe_close(probe);
+        t.fake->never_answers = false;
+        for (int tries = 0; !lanes_idle(t.engine->lanes, lane); tries++) assert_true(tries < 100);
+        sequence_close(&s);
+        setup_close(t);
+    }
+}
+
 static void cancelling_and_freeing_at_any_time(void **state)
 {
     (void)state;
@@ -266,6 +313,7 @@ int main(void)
         cmocka_unit_test(every_way_gives_the_plain_loops_tokens), cmocka_unit_test(what_ends_a_generation),
         cmocka_unit_test(a_failure_is_one_generations_own),       cmocka_unit_test(no_wait_is_without_end),
         cmocka_unit_test(cancelling_and_freeing_at_any_time),     cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(nothing_is_timed_beside_a_late_step),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }
