@@ -11,6 +11,7 @@
 
 #include "duck/wire.h"
 #include "host/flock/load_bar.h"
+#include "host/model/json.h"
 
 /* One expert: its three matrices, which lie side by side in the file. */
 struct item {
@@ -177,9 +178,10 @@ int flock_check_e4m3(const struct model *model, struct error *err)
         const struct tensor *t = checkpoint_tensor(model->checkpoint, i);
         if (is_expert(t) && t->dtype != DTYPE_F8_E4M3)
             return error_set(err, -EINVAL,
-                             "%s is %s: ducks can keep experts as e4m3 (--expert-format e4m3) only if all of "
-                             "the checkpoint's are",
-                             t->name, t->dtype_name);
+                             "%s: %s is %s: ducks can keep experts as e4m3 (--expert-format e4m3) only if "
+                             "all of the checkpoint's are",
+                             json_path_tail(checkpoint_file(model->checkpoint, t->file)), t->name,
+                             t->dtype_name);
     }
     return 0;
 }

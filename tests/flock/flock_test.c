@@ -508,9 +508,9 @@ static void only_e4m3_is_kept_as_e4m3(void **state)
     o.expert_format = FP9_E4M3;
     assert_int_equal(open_text(&f, "local:3", &o, &err), -EINVAL);
     assert_null(f);
-    static const char wanted[] =
-        ".weight is BF16: ducks can keep experts as e4m3 (--expert-format e4m3) only "
-        "if all of the checkpoint's are";
+    static const char wanted[] = "/model.safetensors: model.layers.0.mlp.down_proj.weight is BF16: ducks can "
+                                 "keep experts as e4m3 (--expert-format e4m3) only "
+                                 "if all of the checkpoint's are";
     if (!strstr(err.text, wanted)) fail_msg("got '%s', want '%s'", err.text, wanted);
     o.expert_format = FP9_FP9;
     assert_int_equal(open_text(&f, "local:3", &o, &err), 0);
