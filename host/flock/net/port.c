@@ -124,9 +124,11 @@ static void inside(struct net_duck *d, const struct wire_header *h, const uint8_
     }
 }
 
+/* Whoever looks for ducks cannot use it; a session that runs can go on without. */
 static void other_version(struct net_port *p, const struct net_peer *from, const struct wire_header *h)
 {
-    if (h->type != WIRE_HELLO) return;
+    int goal = atomic_load_explicit(&p->seen_goal, memory_order_relaxed);
+    if (h->type != WIRE_HELLO || goal != NET_FIND) return;
     char address[16];
     net_show_address(from->address, address);
     net_fail(p->flock, -EPROTO,
@@ -151,8 +153,10 @@ void net_port_input(struct net_port *p, const struct net_peer *from, const uint8
         net_port_input(guest, from, datagram, bytes, now);
         if (h.session != 0) return;
     }
-    if (verdict == WIRE_OTHER_VERSION && wire_check_tag(datagram, &f->flock_key) == WIRE_OK)
+    if (verdict == WIRE_OTHER_VERSION && wire_check_tag(datagram, &f->flock_key) == WIRE_OK) {
         other_version(p, from, &h);
+        if (guest) other_version(guest, from, &h);
+    }
     if (verdict != WIRE_OK || !is_whole(&h)) {
         net__count(&p->malformed, 1);
         return;
