@@ -49,7 +49,9 @@ struct arguments {
 
 static int wrong(const char *what, const char *value)
 {
-    fprintf(stderr, "duck-linux: %s: '%s'\ntry: duck-linux --help\n", what, value);
+    fprintf(stderr, "duck-linux: %s", what);
+    if (*value) fprintf(stderr, ": '%s'", value);
+    fputs(" (try: duck-linux --help)\n", stderr);
     return 2;
 }
 

@@ -78,7 +78,11 @@ void options_help(FILE *to, enum command command)
     for (size_t i = 0; i < options__command_count; i++) {
         const struct command_row *c = &options__commands[i];
         if (c->command != command) continue;
-        fprintf(to, "usage: duckd %s%s%s [options]\n\n", c->name, *c->usage ? " " : "", c->usage);
+        char usage[200];
+        int column = fprintf(to, "usage: duckd %s ", c->name);
+        snprintf(usage, sizeof usage, "%s%s[options]", c->usage, *c->usage ? " " : "");
+        wrap(to, usage, column, column);
+        fputc('\n', to);
         wrap(to, c->text, 0, 0);
     }
     print_options(to, command);

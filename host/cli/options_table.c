@@ -184,8 +184,11 @@ const struct option_row options__table[] = {
      .help = "the flock's file: what its ports need is checked, its lcores and devices by name"},
     {TEXT("root", COMMAND_DOCTOR, root, "DIR"),
      .help = "read proc, sys and lib/firmware below DIR instead of /: a copy of another machine's"},
+    {TEXT("flock", COMMAND_FLOCK, flock, "FILE"),
+     .help = "the flock's file, which names the ducks and how they are reached"},
+    {CHOICE("expert-format", COMMAND_FLOCK, expert_format, "fp9|e4m3"),
+     .help = "doctor: what ducks are to keep experts as; they compute the known answer in it (default fp9)"},
     {FLAG("json", COMMAND_DOCTOR | COMMAND_FLOCK, json), .help = "JSON instead of a table"},
-
     {WHOLE("wait", COMMAND_FLOCK, wait_s, "SECONDS", 1, 3600), .preset = 180,
      .help = "boot: how long ducks may take to come up (default 180)"},
 
@@ -201,7 +204,7 @@ const struct option_row options__table[] = {
     {.heading = "Model and machine",
      TEXT("model", ENGINE | COMMAND_TOKENIZE, model, "DIR"),
      .help = "directory of the checkpoint, as on Hugging Face (default models/duckling)"},
-    {TEXT("flock", ENGINE | COMMAND_FLOCK, flock, "SPEC"), .also = COMMAND_TOKENIZE,
+    {TEXT("flock", ENGINE, flock, "SPEC"), .also = COMMAND_TOKENIZE,
      .help = "who computes the experts: local (ducks as threads of this process), local:N (N of them) or a "
              "JSON file (default local)"},
     {CHOICE("backend", ENGINE, backend, "auto|cpu|cuda"), .also = COMMAND_TOKENIZE,
@@ -216,11 +219,9 @@ const struct option_row options__table[] = {
      .preset = 1, .help = "type of the activations sent to ducks (default bf16)"},
     {CHOICE("wire-result", ENGINE, wire_result, "f32|bf16"), .also = COMMAND_TOKENIZE,
      .help = "type of the sums that ducks send back (default f32)"},
-    {CHOICE("expert-format", ENGINE | COMMAND_FLOCK, expert_format, "fp9|e4m3"), .also = COMMAND_TOKENIZE,
-     .help =
-         "what ducks keep experts as, and are asked to compute by flock doctor: e4m3, the checkpoint's own "
-         "bytes where it is fp8, takes 11 % less memory and bandwidth than fp9; results are the same "
-         "(default fp9)"},
+    {CHOICE("expert-format", ENGINE, expert_format, "fp9|e4m3"), .also = COMMAND_TOKENIZE,
+     .help = "what ducks keep experts as: e4m3, the checkpoint's own bytes where it is fp8, takes 11 % less "
+             "memory and bandwidth than fp9; results are the same (default fp9)"},
     {CHOICE("kv-dtype", ENGINE, kv_dtype, "f32|bf16|fp8"), .also = COMMAND_TOKENIZE, .preset = -1,
      .help = "type of the KV cache (default f32 on the CPU, bf16 on the GPU)"},
     {CHOICE("gpu-shared", ENGINE, gpu_shared, "auto|on|off"), .also = COMMAND_TOKENIZE,
@@ -263,7 +264,7 @@ const struct command_row options__commands[] = {
      "is not counted "
      "warms up first. Plots need gnuplot."},
     {COMMAND_PLAN, "plan",
-     "--hardware F [--model M] [--scheme reference|duckd] [--set KEY=VALUE ...] [--json]",
+     "--hardware F [--model M] [--scheme reference|duckd] [--set KEY=VALUE ...] [--bench DIR] [--json]",
      "what a model will do on some hardware",
      "Projects what a model will do on some hardware: whether it fits, cold start, time to first token, "
      "prefill and decode rates, and what limits them. Loads nothing and measures nothing: every figure "

@@ -261,7 +261,9 @@ void routes_dispatch(struct connection *c)
         reply_problem(c, &p, allow);
         return;
     }
-    api_problem_set(&p, 404, "not_found", NULL, "there is nothing at %.*s",
-                    (int)(length < 200 ? length : 200), path);
+    const char *asked = c->request.url.length ? c->request.url.data : ""; // with what plain_path() leaves out
+    size_t shown = (size_t)(path - asked) + length;
+    api_problem_set(&p, 404, "not_found", NULL, "there is nothing at %.*s", (int)(shown < 200 ? shown : 200),
+                    asked);
     api_reply_problem(c, &p);
 }

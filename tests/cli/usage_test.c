@@ -199,11 +199,13 @@ static void help_explains_every_command(void **state)
     static const struct {
         const char *command, *holds;
     } cases[] = {
-        {"", "generate"},         {"", "tokenize"},          {"generate", "--logit-bias ID=BIAS"},
-        {"generate", "--raw"},    {"chat", "--no-history"},  {"bench", "--suite F"},
-        {"logits", "--dump DIR"}, {"eval", "--tokens F"},    {"tokenize", "--allow-special"},
-        {"eval", "--kv-dtype"},   {"generate", "--mtp 0|1"}, {"generate", "models/duckling"},
-        {"logits", "--config"},   {"chat", "--system"},      {"bench", "--threads"},
+        {"", "generate"},         {"", "tokenize"},           {"generate", "--logit-bias ID=BIAS"},
+        {"generate", "--raw"},    {"chat", "--no-history"},   {"bench", "--suite F"},
+        {"logits", "--dump DIR"}, {"eval", "--tokens F"},     {"tokenize", "--allow-special"},
+        {"eval", "--kv-dtype"},   {"generate", "--mtp 0|1"},  {"generate", "models/duckling"},
+        {"logits", "--config"},   {"chat", "--system"},       {"bench", "--threads"},
+        {"plan", "--bench DIR"},  {"doctor", "--flock FILE"}, {"flock", "--flock FILE"},
+        {"serve", "--listen"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -178,7 +178,7 @@ const cases = {
         await refused(ask('duck '.repeat(5000), { stream: true }), 400, /context_length_exceeded/);
         await refused({ prompt: ['a', 'b'] }, 400, /only one prompt/, '/v1/completions');
         await refused({ prompt: [6400] }, 400, /token id/, '/v1/completions');
-        await refused('x', 404, /nothing at \/nowhere/, '/v1/nowhere');
+        await refused('x', 404, /nothing at \/v1\/nowhere \|/, '/v1/nowhere/');
         const wrong = await fetch(`${server.url}/v1/chat/completions`);
         assert.equal(wrong.status, 405);
         assert.match(wrong.headers.get('allow'), /POST/);
