@@ -30,6 +30,13 @@ static void holder_text(const struct net_status *s, char out[40])
     }
 }
 
+/* "-": a duck says 0 of what it does not know. */
+static void known(char out[12], double x, int decimals)
+{
+    snprintf(out, 12, "%.*f", decimals, x);
+    if (!(x > 0)) strcpy(out, "-");
+}
+
 static const char *held_as(const struct wire_stats *s)
 {
     return s->held_format == 0             ? "-"
@@ -48,8 +55,11 @@ static void print_table(const struct net_status *s, uint32_t count)
         holder_text(s, holder);
         printf("%-14s %4" PRIu32 " %-21s %-22s", s->name, s->port, address, holder);
         if (s->found) {
-            printf(" %5u %8.2f %7" PRIu32 " %8.1f %-18s", s->hello.cores, (double)s->hello.memory_free / 1e9,
-                   s->hello.link_mbps, (double)s->hello.read_bytes_per_second / 1e9, s->hello.firmware);
+            char link[12], reads[12];
+            known(link, s->hello.link_mbps, 0);
+            known(reads, (double)s->hello.read_bytes_per_second / 1e9, 1);
+            printf(" %5u %8.2f %7s %8s %-18s", s->hello.cores, (double)s->hello.memory_free / 1e9, link,
+                   reads, s->hello.firmware);
         }
         if (s->counted) {
             printf(" %8.2f %-6s %10" PRIu64 " %12" PRIu64 " %9" PRIu64 " %9" PRIu64,

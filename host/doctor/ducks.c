@@ -258,7 +258,9 @@ static void describe(struct finding *f, const struct net_status *s)
         add(f, "%s (", answer);
     else
         add(f, " (%s%s", s->tested && s->sound ? answer : "", s->tested && s->sound ? ", " : "");
-    add(f, "%u Mb/s, %.1f GB, %.1f GB/s", s->hello.link_mbps, memory_of(s), bandwidth_of(s));
+    if (s->hello.link_mbps) add(f, "%u Mb/s, ", s->hello.link_mbps);
+    add(f, "%.1f GB", memory_of(s));
+    if (bandwidth_of(s) > 0) add(f, ", %.1f GB/s", bandwidth_of(s));
     if (clock_of(s) > 0) add(f, ", %.0f MHz", clock_of(s));
     if (turbo_of(s) > 0) add(f, " (its CPU: %.0f with all cores busy)", turbo_of(s));
     if (t->power_1_mw || t->power_2_mw)

@@ -154,6 +154,11 @@ static void figures_are_shown_well_or_not(void **state)
     assert_null(strstr(doctor.finding[3].found, "MHz"));
     assert_null(strstr(doctor.finding[3].found, "PL1"));
     assert_null(strstr(doctor.finding[3].found, "degrees"));
+    flock[3].hello.link_mbps = 0, flock[3].hello.read_bytes_per_second = 0; // a loopback, not measured
+    doctor_ducks(&doctor, wanted, flock, DUCKS);
+    assert_null(strstr(doctor.finding[3].found, "b/s"));
+    assert_null(strstr(doctor.finding[3].found, "B/s"));
+    assert_non_null(strstr(doctor.finding[3].found, "in fp9 (32.0 GB, duck 1)"));
     make();
 }
 
