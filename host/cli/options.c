@@ -431,10 +431,12 @@ static int read_ducks(struct options *o, int argc, char **argv, int *next, struc
 static int check_verb(const struct options *o, struct error *err)
 {
     static const char *const verbs[] = {"status", "doctor", "wake", "boot", "reboot", "off"};
+    static const char all[] = "status, doctor, wake, boot, reboot or off";
     size_t i = 0;
-    while (o->verb && i < sizeof verbs / sizeof *verbs && strcmp(o->verb, verbs[i]) != 0) i++;
-    if (!o->verb || i == sizeof verbs / sizeof *verbs)
-        return error_set(err, -EINVAL, "flock needs what to do: status, doctor, wake, boot, reboot or off");
+    if (!o->verb) return error_set(err, -EINVAL, "flock needs what to do: %s", all);
+    while (i < sizeof verbs / sizeof *verbs && strcmp(o->verb, verbs[i]) != 0) i++;
+    if (i == sizeof verbs / sizeof *verbs)
+        return error_set(err, -EINVAL, "flock cannot do '%s', it can do %s", o->verb, all);
     if ((strcmp(o->verb, "reboot") == 0 || strcmp(o->verb, "off") == 0) && o->ducks.count == 0)
         return error_set(err, -EINVAL, "flock %s needs the names of ducks", o->verb);
     return 0;
