@@ -63,7 +63,7 @@ static int read_hardware(struct plan_bench *b, const cJSON *h, struct error *err
 static int read_case(struct plan_bench_case *c, const cJSON *item, bool cpu_time, struct error *err)
 {
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(item, "name"));
-    double cached;
+    double cached = 0;
     const struct field fields[] = {
         {"prompt_tokens", 1, MOST_TOKENS, true, &c->prompt},
         {"cached_tokens", 0, MOST_TOKENS, true, &cached},
