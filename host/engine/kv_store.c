@@ -20,7 +20,7 @@
 
 #define SUFFIX ".kv"
 #define MAX_FILES 1024u
-#define WRITE_TIMEOUT_S 120 // for a file before this one, at the end
+#define WRITE_TIMEOUT_NS 120000000000u // for a file before this one, at the end
 
 static const struct siphash_key plain_key = {0x6475636b64206b76u, KV_STORE_VERSION};
 
@@ -243,11 +243,9 @@ static bool wanted(struct kv_store *s, const struct sequence *q, uint64_t bytes,
 {
     uint32_t most, n = q->main_done;
     pthread_mutex_lock(&s->mutex);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += may_wait ? WRITE_TIMEOUT_S : 0;
+    const uint64_t until = clock_ns() + WRITE_TIMEOUT_NS;
     while (s->pending && may_wait)
-        if (pthread_cond_timedwait(&s->wake, &s->mutex, &until)) break;
+        if (!clock_wait(&s->wake, &s->mutex, until)) break;
     uint32_t best = best_file(s, q->ids, n, &most);
     if (most == n) touch(s, &s->file[best]);
     bool want = !s->pending && most < n && n >= KV_STORE_MIN && bytes <= s->o.budget_bytes;

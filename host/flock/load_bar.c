@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
+
+#include "host/util/clock.h"
 
 #define LOOK_NS 100000000
 #define CLEARLY 1.25
@@ -62,15 +63,9 @@ static void *work(void *arg)
     struct load_bar *b = arg;
     pthread_mutex_lock(&b->mutex);
     while (!b->end) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += LOOK_NS;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_nsec -= 1000000000;
-            until.tv_sec++;
-        }
+        const uint64_t until = clock_ns() + LOOK_NS;
         look(b);
-        pthread_cond_timedwait(&b->cond, &b->mutex, &until);
+        clock_wait(&b->cond, &b->mutex, until);
     }
     pthread_mutex_unlock(&b->mutex);
     return NULL;

@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "host/flock/load.h"
+#include "host/util/clock.h"
 #include "host/util/log.h"
 
 #define PAUSE_S 1          // between two looks for ducks that do not answer
@@ -45,12 +45,9 @@ static int bring_back(struct nursery *n, uint32_t duck, struct error *err)
 }
 
 /* Sleeps; with the mutex held. */
-static void pause_for(struct nursery *n, time_t seconds)
+static void pause_for(struct nursery *n, uint64_t seconds)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += seconds;
-    pthread_cond_timedwait(&n->cond, &n->mutex, &until);
+    clock_wait(&n->cond, &n->mutex, clock_ns() + seconds * 1000000000u);
 }
 
 /* A lost duck after the last one that was tried; -1: none. */

@@ -233,23 +233,19 @@ static void look_at_flock(struct worker *w)
     change_state(w, state, &why);
 }
 
-static struct timespec after(uint64_t ns)
-{
-    ns += clock_ns();
-    return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-}
-
 /* Sleeps until there is something to do, for `longest_ns` at most; the new jobs, in order. False: time to
  * end. */
 static bool next_jobs(struct worker *w, uint64_t longest_ns, struct job **jobs)
 {
-    const struct timespec until = longest_ns < UINT64_MAX ? after(longest_ns) : (struct timespec){0};
-    int late = 0;
+    const uint64_t until = longest_ns < UINT64_MAX ? clock_ns() + longest_ns : UINT64_MAX;
+    bool late = false;
     pthread_mutex_lock(&w->mutex);
     w->asleep = true;
     while (!w->active && !w->inbox && !w->stopping && !w->poked && !late)
-        late = longest_ns < UINT64_MAX ? pthread_cond_timedwait(&w->wake, &w->mutex, &until)
-                                       : pthread_cond_wait(&w->wake, &w->mutex);
+        if (until < UINT64_MAX)
+            late = !clock_wait(&w->wake, &w->mutex, until);
+        else
+            pthread_cond_wait(&w->wake, &w->mutex);
     w->asleep = false;
     *jobs = w->inbox;
     w->inbox = NULL;
@@ -306,11 +302,7 @@ int worker_open(struct worker **out, const struct worker_options *o, struct erro
     w->inbox_end = &w->inbox;
     w->ready_end = &w->ready;
     pthread_mutex_init(&w->mutex, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&w->wake, NULL);
     w->text = (struct job_text){.tokenizer = o->tokenizer,
                                 .chat = o->chat,
                                 .vocab = o->vocab,

@@ -2,6 +2,8 @@
 #ifndef DUCKD_HOST_UTIL_CLOCK_H
 #define DUCKD_HOST_UTIL_CLOCK_H
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -11,6 +13,14 @@ static inline uint64_t clock_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Waits for the condition until clock_ns() is `until`, whatever the time of day is set to meanwhile. False:
+ * it is late. */
+static inline bool clock_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t until)
+{
+    const struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    return pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC, &t) == 0;
 }
 
 /* Of all threads of this process, on a CPU: on a busy machine it says more than the clock. */

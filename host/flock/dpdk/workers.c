@@ -76,9 +76,9 @@ static void watch(struct dpdk *d)
 {
     for (;;) {
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec++;
-        if (sem_timedwait(&d->ended, &until) == 0) return;
+        if (sem_clockwait(&d->ended, CLOCK_MONOTONIC, &until) == 0) return;
         for (uint32_t i = 0; i < d->flock->wires; i++) dpdk_port_watch(&d->port[i]);
         if (d->boot) net_boot_watch(d->boot);
     }

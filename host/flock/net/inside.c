@@ -106,14 +106,9 @@ static void say(void *self, const char *line)
 static void core_sleep(void *self, const _Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 {
     struct inside *in = self;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    ns += (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    const uint64_t until = clock_ns() + ns;
     pthread_mutex_lock(&in->mutex);
-    if (atomic_load(word) == seen && !atomic_load(&in->stop))
-        pthread_cond_timedwait(&in->cond, &in->mutex, &until);
+    if (atomic_load(word) == seen && !atomic_load(&in->stop)) clock_wait(&in->cond, &in->mutex, until);
     pthread_mutex_unlock(&in->mutex);
 }
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "host/flock/net/internal.h"
 #include "host/util/clock.h"
@@ -11,6 +10,7 @@
 
 #define QUEUED_MOST ((uint64_t)128 << 20) // bytes cut and not yet held
 #define KEEP_NS (3000 * NET_MS)   // between two times that the manifest is written: 23 MB for all of V3.2
+#define LOOK_NS (1000 * NET_MS)   // longest time between two looks at whether something has failed
 #define STALL_NS (30000 * NET_MS) // without any unit becoming held: something is wrong
 
 static uint64_t key_of(const struct net_unit_source *s, const struct plan_run *r)
@@ -98,10 +98,7 @@ static int wait_queue(struct net_flock *f, uint64_t most, struct error *err)
     pthread_mutex_lock(&f->load_mutex);
     uint64_t seen = f->queued_bytes, since = clock_ns();
     while (f->queued_bytes > most && (rc = net_failure(f, err)) == 0) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
-        pthread_cond_timedwait(&f->load_cond, &f->load_mutex, &until);
+        clock_wait(&f->load_cond, &f->load_mutex, clock_ns() + LOOK_NS);
         pthread_mutex_unlock(&f->load_mutex);
         keep_now_and_then(f);
         pthread_mutex_lock(&f->load_mutex);

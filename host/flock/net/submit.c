@@ -1,7 +1,6 @@
 /* submit.c: the engine thread's part of steps: cut into blocks of tokens, pack, publish, take back. */
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "host/flock/net/internal.h"
 #include "host/util/clock.h"
@@ -179,16 +178,10 @@ void net_wait(struct net_flock *f)
         spin(f);
         return;
     }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += WAIT_NS;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
+    const uint64_t until = clock_ns() + WAIT_NS;
     pthread_mutex_lock(&f->wait_mutex);
     atomic_store(&f->waiting, true);
-    if (!any_news(f)) pthread_cond_timedwait(&f->wait_cond, &f->wait_mutex, &until);
+    if (!any_news(f)) clock_wait(&f->wait_cond, &f->wait_mutex, until);
     atomic_store(&f->waiting, false);
     pthread_mutex_unlock(&f->wait_mutex);
 }
