@@ -9,11 +9,14 @@ enum {
     TASK_BYTES = 24576,     // decoded weights of one task: 1-2 us, ten times what handing it out costs
     DOWN_BYTES = 131072,    // the same for DOWN, whose reading is cut by expert: long pieces from each
     TOKENS_PER_DECODE = 4,  // so many tokens of arithmetic cost about as much as decoding the weights
-    CHUNK_TOKENS = 96,      // of one dot: its outputs stay in L1, decoding is 4 % of the work
-    ROW_GAP = 16,     // floats between rows of activations: one block of many rows, a power of two apart,
-                      // would share a few sets of the L1
-    CHUNK_SLICES = 2, // gate and up of two slices: the four streams of a one-token dot
-    CHUNK_WIDTH = 8 * CHUNK_SLICES,
+    CHUNK_TOKENS = 96,      // of one dot: decoding is 4 % of the work
+    ROW_GAP = 16,    // floats between rows of activations: one block of many rows, a power of two apart,
+                     // would share a few sets of the L1
+    FEW_SLICES = 2,  // of a dot with few tokens: the four streams of one token
+    MOST_SLICES = 8, // of a dot with more: a block of their activations is used for all of them
+    MANY_PAIRS = 7,  // from so many tokens on
+    CHUNK_FLOATS = CHUNK_TOKENS * 8 * FEW_SLICES, // outputs of one dot
+    MANY_TASKS = 256,                             // enough to busy every core to the end
     DECODE = TOKENS_PER_DECODE - 1,
 };
 
@@ -39,8 +42,8 @@ struct piece {
     int begun;
     uint32_t slice, pair, block; // HIDDEN: next
     struct fp9_down_walk walk;   // DOWN
-    float g[CHUNK_TOKENS * CHUNK_WIDTH] __attribute__((aligned(64)));
-    float u[CHUNK_TOKENS * CHUNK_WIDTH] __attribute__((aligned(64)));
+    float g[CHUNK_FLOATS] __attribute__((aligned(64)));
+    float u[CHUNK_FLOATS] __attribute__((aligned(64)));
 };
 
 struct duck_work {
@@ -162,14 +165,24 @@ static uint32_t units_per_task(size_t task_bytes, size_t bytes, uint64_t tokens,
     return units ? (uint32_t)units : 1;
 }
 
+/* Slices of a dot: many while their outputs for all pairs stay in L1. */
+static uint32_t chunk_slices(uint32_t pairs)
+{
+    uint32_t slices = FEW_SLICES;
+    while (pairs >= MANY_PAIRS && slices < MOST_SLICES && 2 * slices * 8 * pairs <= CHUNK_FLOATS) slices *= 2;
+    return slices;
+}
+
 static void plan_hidden(struct duck_work *w, struct part *p)
 {
     const struct duck__run *r = p->run;
-    uint32_t tasks = 0;
+    uint32_t tasks = 0, most = w->actives * r->count / MANY_TASKS;
     p->first_hidden = w->tasks[DUCK_HIDDEN];
     for (uint32_t i = 0; i < w->actives; i++) {
-        uint32_t slices = units_per_task(TASK_BYTES, 2 * r->gate_up_panel, w->active[i].pairs, r->count);
-        if (w->active[i].pairs == 1 && slices < CHUNK_SLICES) slices = CHUNK_SLICES;
+        uint32_t pairs = w->active[i].pairs, together = chunk_slices(pairs);
+        uint32_t slices = units_per_task(TASK_BYTES, 2 * r->gate_up_panel, pairs, r->count);
+        while (pairs >= MANY_PAIRS && together > most && together > 1) together /= 2;
+        if ((pairs == 1 || pairs >= MANY_PAIRS) && slices < together) slices = together;
         p->task[i] = tasks;
         p->slices[i] = slices;
         tasks += (r->count + slices - 1) / slices;
@@ -268,7 +281,7 @@ struct hidden {
     uint32_t first, end;
 };
 
-/* Slices [first, first + count) of it, count <= CHUNK_SLICES, for pairs [pair, pair + pairs). */
+/* Slices [first, first + count) of it, for pairs [pair, pair + pairs). */
 struct chunk {
     uint32_t first, count, pair, pairs;
 };
@@ -299,7 +312,7 @@ static void dots(const struct duck_work *w, const struct hidden *h, const struct
     for (int i = 0; i < 2 && d->format == FP9_E4M3; i++)
         m[i].marks = duck__marks(d, r, expert, i ? DUCK_UP : DUCK_GATE) + block;
     struct fp9_rows x = {w->xs + from, w->xs_stride, w->token + c->pair, c->pairs};
-    d->k->dot2(&m[0], &m[1], c->first, c->count, &x, g, u, CHUNK_WIDTH);
+    d->k->dot2(&m[0], &m[1], c->first, c->count, &x, g, u, (size_t)8 * c->count);
 }
 
 static void silus(const struct duck_work *w, const struct hidden *h, const struct chunk *c, const float *g,
@@ -310,7 +323,7 @@ static void silus(const struct duck_work *w, const struct hidden *h, const struc
         each = c->count - i < strip ? c->count - i : strip;
         float *hs = h->part->hs + fp9_down_hs(w->pairs, c->pair, s);
         for (uint32_t q = 0; q < c->pairs; q++) {
-            size_t at = (size_t)q * CHUNK_WIDTH + 8 * i;
+            size_t at = 8 * ((size_t)q * c->count + i);
             w->d->k->expert(g + at, u + at, w->weight[c->pair + q], 8 * each, hs + q * fp9_down_hs(1, 1, 0));
         }
     }
@@ -319,9 +332,9 @@ static void silus(const struct duck_work *w, const struct hidden *h, const struc
 /* The chunk that begins at slice `slice` and the expert's pair `pair`. */
 static struct chunk chunk_at(const struct hidden *h, uint32_t slice, uint32_t pair)
 {
-    uint32_t slices = h->end - slice, pairs = h->active->pairs - pair;
+    uint32_t slices = h->end - slice, pairs = h->active->pairs - pair, most = chunk_slices(h->active->pairs);
     return (struct chunk){.first = slice,
-                          .count = slices < CHUNK_SLICES ? slices : CHUNK_SLICES,
+                          .count = slices < most ? slices : most,
                           .pair = h->active->pair + pair,
                           .pairs = pairs < CHUNK_TOKENS ? pairs : CHUNK_TOKENS};
 }
@@ -345,10 +358,10 @@ static struct hidden find_hidden(const struct duck_work *w, uint32_t task)
 
 static void run_hidden(const struct duck_work *w, uint32_t task)
 {
-    float g[CHUNK_TOKENS * CHUNK_WIDTH] __attribute__((aligned(64)));
-    float u[CHUNK_TOKENS * CHUNK_WIDTH] __attribute__((aligned(64)));
+    float g[CHUNK_FLOATS] __attribute__((aligned(64)));
+    float u[CHUNK_FLOATS] __attribute__((aligned(64)));
     struct hidden h = find_hidden(w, task);
-    for (uint32_t s = h.first; s < h.end; s += CHUNK_SLICES)
+    for (uint32_t s = h.first; s < h.end; s += chunk_slices(h.active->pairs))
         for (uint32_t q = 0; q < h.active->pairs; q += CHUNK_TOKENS) {
             struct chunk c = chunk_at(&h, s, q);
             dots(w, &h, &c, 0, (uint32_t)w->d->hidden_blocks, g, u);

@@ -8,7 +8,10 @@ enum {
     FEW = 3,      // tokens up to which panels side by side are enough chains
     STREAMS = 4,  // panels read at once by one token: the chain of a panel is sequential by contract, so four
                   // panels give the four independent FMAs that cover the FMA's latency
-    TOKENS = 6,   // tokens x 2 panels = 12 accumulators, which with 2 weights and x fill the 16 registers
+    PANELS = 16,  // most panels that a block of activations is used for one after the other
+    MOST = 96,    // tokens of a pass: their blocks of activations stay in the L2
+    WORDS = FP9_BLOCK / 4, // of a block
+    TOKENS = 6, // tokens x 2 panels = 12 accumulators, which with 2 weights and x fill the 16 registers
 };
 
 /* One panel of a dot: where it is read, what is read after it, its row of scales, its marks if it is e4m3,
@@ -59,25 +62,24 @@ FP9__INLINE void few_tile(enum fp9__way way, const uint8_t *const at[], size_t w
     for (unsigned half = 0; half < 2; half++) {
         __m256i view[STREAMS];
         FP9__UNROLL
-        for (unsigned i = 0; i < n; i++)
-            view[i] = fp9__first_view(way, fp9__load(at[i] + words + FP9__VECTOR * half));
-        FP9__UNROLL
         for (unsigned k = 0; k < 4; k++) {
             __m256 xk[FEW];
             FP9__UNROLL
             for (unsigned t = 0; t < tokens; t++) xk[t] = fp9__x(way, x[t] + input + 4 * half + k);
             FP9__UNROLL
             for (unsigned i = 0; i < n; i++) {
+                const uint8_t *word = at[i] + words + FP9__VECTOR * half;
+                if (k == 0 && way != FP9__WAY_FP9) view[i] = fp9__first_view(way, fp9__load(word));
                 if (k == 2) {
-                    __m256i word =
-                        way == FP9__WAY_FP9 ? view[i] : fp9__load(at[i] + words + FP9__VECTOR * half);
-                    view[i] = fp9__second_view(way, word, signs[i]);
+                    view[i] = fp9__second_view(way, fp9__load(word), signs[i]);
                     signs[i] = fp9__next_signs(way, signs[i]);
                 }
-                __m256 w = fp9__weight(way, view[i], k);
+                __m256 w =
+                    k < 2 && way == FP9__WAY_FP9 ? fp9__weight_there(word, k) : fp9__weight(way, view[i], k);
                 FP9__UNROLL
                 for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_fmadd_ps(w, xk[t], acc[i][t]);
             }
+            if (k == 1 && way == FP9__WAY_FP9) __asm__ volatile("" : : : "memory"); // words are loaded again
         }
     }
 }
@@ -107,8 +109,11 @@ FP9__INLINE void few_strip(enum fp9_format f, uint32_t marked, const uint8_t *co
 }
 
 FP9__INLINE void few(enum fp9_format f, const struct stream s[], unsigned n, size_t inputs,
-                     const float *const x[], unsigned tokens, size_t y_stride)
+                     const float *const rows[], unsigned tokens, size_t y_stride)
 {
+    const float *x[FEW];
+    FP9__UNROLL
+    for (unsigned t = 0; t < tokens; t++) x[t] = rows[t];
     size_t tiles = fp9__tiles(inputs), bytes = fp9_panel_bytes(f, inputs);
     const uint8_t *at[STREAMS];
     __m256 sum[STREAMS][FEW], acc[STREAMS][FEW];
@@ -252,32 +257,72 @@ static direct_fn *const direct_tokens[FP9_FORMATS][FP9__TOKENS - FEW] = {
 
 /* ---- more tokens, or a single panel: a block is unpacked once into L1 and used for all tokens ---- */
 
-/* Vector `step` i of w is inputs 2 i and 2 i + 1 of the block. */
-FP9__INLINE void unpack_group(enum fp9__way way, const uint8_t *group, size_t tiles, __m256i *w, size_t step)
+/* Up to two panels of a block as the products read them. Of a word (four inputs) of panel p, word j of the
+ * block: inputs 0 and 1 in the halves of the lanes at first + p * slot + 32 j, with `gap` bytes more after
+ * each strip; inputs 2 and 3 in those of second + 32 (panels * j + p). What else is in the lanes is masked.
+ * Of fp9 the former are the packed words. */
+struct block {
+    const uint8_t *first, *second;
+    ptrdiff_t slot;
+    size_t gap, from, end; // inputs of the rows
+    float scale[2];
+    __m256i mask;
+};
+
+/* Where they are unpacked to; something lies before each, for halves are loaded two bytes earlier. */
+struct views {
+    __m256i before, second[2 * WORDS], between, first[2][WORDS];
+};
+
+/* The second views of a block of fp9. */
+static void unpack_fp9(const uint8_t *group, size_t tiles, __m256i *second, size_t step)
 {
-    const enum fp9_format f = fp9__format(way);
-    for (size_t t = 0; t < tiles; t++, w += FP9_TILE_INPUTS / 2 * step) {
-        const uint8_t *strip = group + fp9__strip_offset(f, t);
-        size_t tile = t % FP9__STRIP_TILES;
-        _mm_prefetch((const char *)(strip + fp9__head(f) + tile * FP9__TILE_BYTES + AHEAD), _MM_HINT_T0);
-        fp9__unpack(way, strip, tile, w, step);
+    const enum fp9__way way = FP9__WAY_FP9;
+    for (; tiles > 0; group += fp9__whole_strip(FP9_FP9)) {
+        __m256i s = fp9__signs(way, group, 0);
+        const size_t of_strip = tiles < FP9__STRIP_TILES ? tiles : FP9__STRIP_TILES;
+        tiles -= of_strip;
+        for (size_t j = 0; j < 2 * of_strip; j++, second += step) {
+            __m256i word = fp9__load(group + fp9__head(FP9_FP9) + j * FP9__VECTOR);
+            *second = fp9__second_halves(way, fp9__second_view(way, word, s));
+            s = fp9__next_signs(way, s);
+        }
     }
 }
 
-/* A block of a panel; its scale, as these weights want it. */
-static float unpack_block(enum fp9_format f, const struct stream *s, size_t block, size_t tiles, __m256i *w,
-                          size_t step)
+/* Both views of one of e4m3. */
+FP9__INLINE void unpack_e4m3(enum fp9__way way, const uint8_t *group, size_t tiles, __m256i *first,
+                             __m256i *second, size_t step)
 {
-    const uint8_t *group = s->panel + block * fp9__group_bytes(f);
-    if (f == FP9_FP9) {
-        unpack_group(FP9__WAY_FP9, group, tiles, w, step);
-    } else if (!s->marks[block]) {
-        unpack_group(FP9__WAY_E4M3, group, tiles, w, step);
-    } else {
-        unpack_group(FP9__WAY_SMALL, group, tiles, w, step);
-        return s->scales[block] * (FP9_W_SCALE / FP9_E4M3_SCALE);
+    for (size_t j = 0; j < 2 * tiles; j++, second += step) {
+        __m256i word = fp9__load(group + j * FP9__VECTOR);
+        first[j] = fp9__first_view(way, word);
+        *second = fp9__second_halves(way, fp9__second_view(way, word, word));
     }
-    return s->scales[block];
+}
+
+static void unpack_block(enum fp9_format f, const struct stream *s, unsigned panels, size_t block,
+                         size_t tiles, struct views *v, struct block *b)
+{
+    uint32_t marked = marked_in(f, s, panels, block);
+    const size_t at = block * fp9__group_bytes(f);
+    b->mask = fp9__mask(marked ? FP9__WAY_SMALL : fp9__way_of(f, 0, 0));
+    for (unsigned p = 0; p < panels; p++) {
+        const uint8_t *group = s[p].panel + at;
+        b->scale[p] = s[p].scales[block];
+        if (f == FP9_FP9) {
+            unpack_fp9(group, tiles, v->second + p, panels);
+        } else if (!marked) {
+            unpack_e4m3(FP9__WAY_E4M3, group, tiles, v->first[p], v->second + p, panels);
+        } else {
+            unpack_e4m3(FP9__WAY_SMALL, group, tiles, v->first[p], v->second + p, panels);
+            b->scale[p] *= FP9_W_SCALE / FP9_E4M3_SCALE;
+        }
+    }
+    b->second = (const uint8_t *)v->second;
+    b->first = f == FP9_FP9 ? s[0].panel + at + fp9__head(f) : (const uint8_t *)v->first[0];
+    b->slot = f == FP9_FP9 ? s[panels - 1].panel - s[0].panel : (ptrdiff_t)sizeof v->first[0];
+    b->gap = fp9__head(f);
 }
 
 /* a0 += w0 times *x, and with two panels a1 += w1 times *x. Written down as it shall run: the compiler would
@@ -295,40 +340,58 @@ FP9__INLINE void products(const float *x, unsigned panels, __m256 w0, __m256 w1,
                          : "m"(*x), "x"(w0));
 }
 
-FP9__INLINE void micro(const __m256i *w, unsigned panels, const float *const x[], unsigned tokens,
-                       size_t inputs, const float scale[], float *const y[], size_t y_stride)
+/* A part: `tokens` rows x; y of the first panel, `side` floats from that of the second. A line of weights is
+ * fetched for every tile, at `ahead` and `slot` bytes from there: all at once, while weights are unpacked,
+ * they would be more than the core can wait for at a time. */
+FP9__INLINE void micro(const struct block *b, unsigned panels, const float *const x[], unsigned tokens,
+                       float *y, ptrdiff_t side, size_t y_stride, const char *ahead, ptrdiff_t slot)
 {
-    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+    const __m256i mask = b->mask;
+    const uint8_t *first = b->first, *second = b->second;
+    const ptrdiff_t first_slot = b->slot;
     __m256 acc[2][TOKENS];
     FP9__UNROLL
     for (unsigned p = 0; p < panels; p++) FP9__UNROLL
     for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
-    for (size_t i = 0; i < inputs; i += 2, w += panels) {
-        __m256 w0 = _mm256_castsi256_ps(_mm256_and_si256(w[0], upper)), w1 = w0;
-        if (panels > 1) w1 = _mm256_castsi256_ps(_mm256_and_si256(w[1], upper));
-        FP9__UNROLL
-        for (unsigned t = 0; t < tokens; t++) products(x[t] + i, panels, w0, w1, &acc[0][t], &acc[1][t]);
-        __asm__ volatile("" : "+r"(w)); // loaded again: there is no register to hold it
-        w0 = w1 = _mm256_castsi256_ps(_mm256_slli_epi32(w[0], 16));
-        if (panels > 1) w1 = _mm256_castsi256_ps(_mm256_slli_epi32(w[1], 16));
-        FP9__UNROLL
-        for (unsigned t = 0; t < tokens; t++) products(x[t] + i + 1, panels, w0, w1, &acc[0][t], &acc[1][t]);
+    for (size_t i = b->from, stop; i < b->end; first += b->gap) {
+        stop = b->end - i < FP9_STRIP_INPUTS ? b->end : i + FP9_STRIP_INPUTS;
+        for (; i < stop; i += FP9_TILE_INPUTS, ahead += FP9__TILE_BYTES) {
+            _mm_prefetch(ahead, _MM_HINT_T0);
+            if (panels > 1) _mm_prefetch(ahead + slot, _MM_HINT_T0);
+            FP9__UNROLL
+            for (unsigned k = 0; k < FP9_TILE_INPUTS; k++) {
+                const uint8_t *from = k % 4 < 2 ? first : second;
+                const ptrdiff_t next = k % 4 < 2 ? first_slot : FP9__VECTOR;
+                __m256 w0 = fp9__half(from, k % 2, mask), w1 = w0;
+                if (panels > 1) w1 = fp9__half(from + next, k % 2, mask);
+                FP9__UNROLL
+                for (unsigned t = 0; t < tokens; t++)
+                    products(x[t] + i + k, panels, w0, w1, &acc[0][t], &acc[1][t]);
+                if (k % 4 == 3) {
+                    first += FP9__VECTOR;
+                    second += panels * FP9__VECTOR;
+                }
+            }
+        }
     }
+    const __m256 scale[2] = {_mm256_broadcast_ss(&b->scale[0]), _mm256_broadcast_ss(&b->scale[1])};
     FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) FP9__UNROLL
-    for (unsigned t = 0; t < tokens; t++) {
-        float *out = y[p] + t * y_stride;
-        _mm256_storeu_ps(out, _mm256_fmadd_ps(_mm256_set1_ps(scale[p]), acc[p][t], _mm256_loadu_ps(out)));
+    for (unsigned t = 0; t < tokens; t++, y += y_stride) {
+        FP9__UNROLL
+        for (unsigned p = 0; p < panels; p++) {
+            float *out = y + (p ? side : 0);
+            _mm256_storeu_ps(out, _mm256_fmadd_ps(scale[p], acc[p][t], _mm256_loadu_ps(out)));
+        }
     }
 }
 
 /* A function of its own per size, for the registers' sake. */
 #define MICRO_FUNCTION(P, T)                                                                                 \
-    static __attribute__((noinline)) void micro_##P##_##T(const __m256i *w, const float *const *x,           \
-                                                          size_t inputs, const float *scale,                 \
-                                                          float *const *y, size_t y_stride)                  \
+    static __attribute__((noinline)) void micro_##P##_##T(const struct block *b, const float *const *x,      \
+                                                          float *y, ptrdiff_t side, size_t y_stride,         \
+                                                          const char *ahead, ptrdiff_t slot)                 \
     {                                                                                                        \
-        micro(w, P, x, T, inputs, scale, y, y_stride);                                                       \
+        micro(b, P, x, T, y, side, y_stride, ahead, slot);                                                   \
     }
 MICRO_FUNCTION(1, 3)
 MICRO_FUNCTION(1, 4)
@@ -339,57 +402,111 @@ MICRO_FUNCTION(2, 4)
 MICRO_FUNCTION(2, 5)
 MICRO_FUNCTION(2, 6)
 
-typedef void micro_fn(const __m256i *w, const float *const *x, size_t inputs, const float *scale,
-                      float *const *y, size_t y_stride);
+typedef void micro_fn(const struct block *b, const float *const *x, float *y, ptrdiff_t side, size_t y_stride,
+                      const char *ahead, ptrdiff_t slot);
 
-static void many_tokens(enum fp9_format f, const struct stream *s, unsigned panels, size_t inputs,
-                        const struct fp9_rows *rows, size_t y_stride)
+/* Tokens in parts of nearly equal size, 3 at least (7 are 3 + 4). */
+struct tokens {
+    const float *const *x;
+    size_t count, parts, stride; // stride: of y
+    size_t each, fetched;        // rows whose next block is fetched before a part, and that have been
+};
+
+static void fetch_rows(struct tokens *t, size_t input)
 {
-    __m256i w[FP9_BLOCK] __attribute__((aligned(64))); // of two panels
-    size_t tiles = fp9__tiles(inputs);
-    size_t parts = (rows->count + TOKENS - 1) / TOKENS; // of nearly equal size, 3 tokens at least: 7 is 4 + 3
+    for (size_t i = 0; i < t->each && t->fetched < t->count; i++, t->fetched++) FP9__UNROLL
+    for (size_t k = 0; k < FP9_BLOCK; k += 16)
+        _mm_prefetch((const char *)(t->x[t->fetched] + input + k), _MM_HINT_T0);
+}
+
+/* A block of one or two panels; `next` are read after it, from byte `at` on. */
+static void all_parts(const struct block *b, unsigned panels, const struct stream *s, struct tokens *t,
+                      const struct stream *next, size_t at)
+{
     static micro_fn *const size[2][4] = {{micro_1_3, micro_1_4, micro_1_5, micro_1_6},
                                          {micro_2_3, micro_2_4, micro_2_5, micro_2_6}};
+    const ptrdiff_t side = s[panels - 1].y - s->y, slot = next[panels - 1].panel - next->panel;
+    const char *ahead = (const char *)next->panel + at;
+    for (size_t part = 0, from = 0, end; part < t->parts; part++, from = end) {
+        end = t->count * (part + 1) / t->parts;
+        fetch_rows(t, b->end);
+        size[panels - 1][end - from - 3](b, t->x + from, s->y + from * t->stride, side, t->stride, ahead,
+                                         slot);
+        /* Two parts fetch all there is. */
+        ahead = part == 0 ? ahead + FP9__GROUP_TILES * FP9__TILE_BYTES : (const char *)b->second;
+    }
+}
+
+/* Panels two at a time. Blocks are the outer loop: one block of the activations stays in L1 until all panels
+ * have had it. Meanwhile what is read next is fetched: the next two panels' weights of this block, and the
+ * next block of activations. */
+static void many_tokens(enum fp9_format f, const struct stream *s, size_t n, size_t inputs, struct tokens *t)
+{
+    struct views v;
+    struct block b;
+    const size_t tiles = fp9__tiles(inputs), calls = t->parts * ((n + 1) / 2);
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): there is a token and a panel
+    t->each = (t->count + calls - 1) / calls;
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
-        float scale[2] = {0, 0};
-        for (unsigned p = 0; p < panels; p++) scale[p] = unpack_block(f, &s[p], block, group, w + p, panels);
-        for (size_t part = 0; part < parts; part++) {
-            size_t from = rows->count * part / parts, tokens = rows->count * (part + 1) / parts - from;
-            const float *x[TOKENS];
-            float *y[2] = {s[0].y + from * y_stride, panels > 1 ? s[1].y + from * y_stride : NULL};
-            for (size_t t = 0; t < tokens; t++) x[t] = row_of(rows, from + t) + first * FP9_TILE_INPUTS;
-            size_t n = group * FP9_TILE_INPUTS;
-            size[panels - 1][tokens - 3](w, x, n, scale, y, y_stride);
+        b.from = first * FP9_TILE_INPUTS;
+        b.end = b.from + group * FP9_TILE_INPUTS;
+        t->fetched = 0;
+        for (size_t i = 0; i < n; i += 2) {
+            const unsigned panels = n - i > 1 ? 2 : 1;
+            const bool last = i + 2 >= n, odd = !last && n - i == 3; // the next one has no second panel
+            unpack_block(f, s + i, panels, block, group, &v, &b);
+            all_parts(&b, panels, s + i, t, last ? s : s + i + 2 - odd, (block + last) * fp9__group_bytes(f));
         }
+    }
+}
+
+static void many_rows(enum fp9_format f, const struct stream *s, size_t n, size_t inputs,
+                      const struct fp9_rows *rows, size_t y_stride)
+{
+    const float *x[MOST];
+    const size_t passes = (rows->count + MOST - 1) / MOST;
+    for (size_t pass = 0; pass < passes; pass++) {
+        const size_t from = rows->count * pass / passes, end = rows->count * (pass + 1) / passes;
+        const size_t count = end - from;
+        struct stream to[PANELS];
+        struct tokens t = {
+            .x = x, .count = count, .parts = (count + TOKENS - 1) / TOKENS, .stride = y_stride};
+        for (size_t i = 0; i < count; i++) x[i] = row_of(rows, from + i);
+        for (size_t i = 0; i < n; i++) {
+            to[i] = s[i];
+            to[i].y += from * y_stride;
+        }
+        many_tokens(f, to, n, inputs, &t);
     }
 }
 
 static void run_streams(const struct stream *s, size_t n, const struct fp9_matrix *m,
                         const struct fp9_rows *x, size_t y_stride)
 {
-    size_t inputs = m->inputs;
+    const size_t inputs = m->inputs;
     for (size_t i = 0; i < n && !m->continues; i++)
         for (size_t t = 0; t < x->count; t++) _mm256_storeu_ps(s[i].y + t * y_stride, _mm256_setzero_ps());
     if (x->count <= FEW) {
         few_tokens(m->format, s, n, inputs, x, y_stride);
         return;
     }
-    for (size_t i = 0; i < n; i += 2) {
-        if (n - i == 1 || x->count > FP9__TOKENS)
-            many_tokens(m->format, s + i, n - i > 1 ? 2 : 1, inputs, x, y_stride);
-        else
-            direct_tokens[m->format][x->count - FEW - 1](s + i, inputs, x, y_stride);
+    if (x->count > FP9__TOKENS) {
+        many_rows(m->format, s, n, inputs, x, y_stride);
+        return;
     }
+    for (size_t i = 0; i + 1 < n; i += 2)
+        direct_tokens[m->format][x->count - FEW - 1](s + i, inputs, x, y_stride);
+    if (n % 2) many_rows(m->format, s + n - 1, 1, inputs, x, y_stride);
 }
 
 static void dot(const struct fp9_matrix *m, size_t first, size_t count, const struct fp9_rows *x, float *y,
                 size_t y_stride)
 {
     if (x->count == 0) return;
-    for (size_t p = 0; p < count; p += STREAMS) {
-        struct stream s[STREAMS];
-        size_t n = count - p < STREAMS ? count - p : STREAMS;
+    for (size_t p = 0; p < count; p += PANELS) {
+        struct stream s[PANELS];
+        size_t n = count - p < PANELS ? count - p : PANELS;
         for (size_t i = 0; i < n; i++) s[i] = stream_of(m, first + p + i, STREAMS, y + 8 * (p + i));
         run_streams(s, n, m, x, y_stride);
     }
@@ -399,9 +516,9 @@ static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_
                  const struct fp9_rows *x, float *y0, float *y1, size_t y_stride)
 {
     if (x->count == 0) return;
-    for (size_t p = 0; p < count; p += STREAMS / 2) {
-        struct stream s[STREAMS];
-        size_t n = count - p < STREAMS / 2 ? count - p : STREAMS / 2;
+    for (size_t p = 0; p < count; p += PANELS / 2) {
+        struct stream s[PANELS];
+        size_t n = count - p < PANELS / 2 ? count - p : PANELS / 2;
         for (size_t i = 0; i < n; i++) {
             s[2 * i] = stream_of(m0, first + p + i, STREAMS / 2, y0 + 8 * (p + i));
             s[2 * i + 1] = stream_of(m1, first + p + i, STREAMS / 2, y1 + 8 * (p + i));

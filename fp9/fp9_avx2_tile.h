@@ -99,6 +99,21 @@ FP9__INLINE __m256 fp9__weight(enum fp9__way way, __m256i view, unsigned k)
     return _mm256_castsi256_ps(_mm256_and_si256(w, mask));
 }
 
+/* The upper or the lower half of every lane, as a weight: two bytes earlier in memory what was the lower half
+ * is the upper one, so that one operation does what would be a load, a shift and a mask. */
+FP9__INLINE __m256 fp9__half(const void *lanes, bool lower, __m256i mask)
+{
+    const char *at = (const char *)lanes - (lower ? 2 : 0);
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)at), mask));
+}
+
+/* Input 0 or 1 of a word of fp9 out of memory. */
+FP9__INLINE __m256 fp9__weight_there(const uint8_t *word, unsigned k)
+{
+    const __m256i mask = _mm256_set1_epi32((int)0x8ff00000);
+    return fp9__half(word, k == 1, mask);
+}
+
 /* An activation in all lanes. */
 FP9__INLINE __m256 fp9__x(enum fp9__way way, const float *x)
 {
@@ -115,6 +130,7 @@ enum { FP9__TOKENS = 6 };
 /* Input k of a word that is loaded again for each. `mixed`: the second view of fp9. */
 FP9__INLINE __m256 fp9__weight_of_word(enum fp9__way way, const uint8_t *word, __m256i mixed, unsigned k)
 {
+    if (k < 2 && way == FP9__WAY_FP9) return fp9__weight_there(word, k);
     __m256i view = k < 2                 ? fp9__first_view(way, fp9__load(word))
                    : way == FP9__WAY_FP9 ? mixed
                                          : fp9__second_view(way, fp9__load(word), mixed);
@@ -157,13 +173,26 @@ FP9__INLINE void fp9__tile_products(enum fp9__way way, const uint8_t *strip, siz
  * same of the odd input after it (the lower halves of the weights are zero): a mask or a shift is left to do.
  * Whole weights would be twice the stores, and beside the products a store costs the time of two loads. */
 
+/* Of a word's second view: as its first view has inputs 0 and 1, those inputs have 2 and 3 in the halves of
+ * the lanes. */
+FP9__INLINE __m256i fp9__second_halves(enum fp9__way way, __m256i view)
+{
+    const __m256i rotate = _mm256_setr_epi8(3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14, 3, 0, 1, 2,
+                                            7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14);
+    return way == FP9__WAY_FP9 ? _mm256_shuffle_epi8(view, rotate) : view;
+}
+
+/* What of a half a weight is, where it stands. */
+FP9__INLINE __m256i fp9__mask(enum fp9__way way)
+{
+    return _mm256_set1_epi32(way == FP9__WAY_E4M3 ? (int)0x87f00000 : (int)0x8ff00000);
+}
+
 /* Inputs 0 and 1 of a word's first view, or 2 and 3 of its second. */
 FP9__INLINE __m256i fp9__two_inputs(enum fp9__way way, __m256i view, bool second)
 {
     const __m256i mask = _mm256_set1_epi32(way == FP9__WAY_E4M3 ? (int)0x87f087f0 : (int)0x8ff08ff0);
-    const __m256i rotate = _mm256_setr_epi8(3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14, 3, 0, 1, 2,
-                                            7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14);
-    if (second && way == FP9__WAY_FP9) view = _mm256_shuffle_epi8(view, rotate);
+    if (second) view = fp9__second_halves(way, view);
     return _mm256_and_si256(view, mask);
 }
 
