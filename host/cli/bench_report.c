@@ -165,6 +165,7 @@ static void write_case(FILE *to, const struct bench_case *c)
 void bench_flock(FILE *to, struct flock *flock)
 {
     fputc('[', to);
+    flock_settle(flock);
     for (uint32_t i = 0; i < flock_ducks(flock); i++) {
         struct duck_stats d;
         flock_duck_stats(flock, i, &d);

@@ -123,6 +123,7 @@ static uint32_t expert_layers(const struct engine_probe *p, enum probe_rows kind
 
 static void count(const struct flock *f, struct duck_steps *to, double sign)
 {
+    flock_settle(f);
     for (uint32_t i = 0; i < flock_ducks(f); i++) {
         struct duck_stats d;
         flock_duck_stats(f, i, &d);

@@ -120,7 +120,7 @@ fail:
 /* With -v a line per duck: where the work was done. */
 static void say_stats(const struct flock *f)
 {
-    if (f->transport->ops->settle) f->transport->ops->settle(f->transport);
+    flock_settle(f);
     for (uint32_t i = 0; i < f->plan.ducks; i++) {
         struct duck_stats d;
         flock_duck_stats(f, i, &d);
@@ -231,6 +231,11 @@ int flock_look(struct flock *f, struct error *err)
 uint32_t flock_ducks(const struct flock *f)
 {
     return f->plan.ducks;
+}
+
+void flock_settle(const struct flock *f)
+{
+    if (f->transport->ops->settle) f->transport->ops->settle(f->transport);
 }
 
 void flock_duck_stats(const struct flock *f, uint32_t duck, struct duck_stats *out)

@@ -79,6 +79,9 @@ int flock_look(struct flock *f, struct error *err);
 uint32_t flock_ducks(const struct flock *f);
 /* How its ducks keep experts: "fp9", "e4m3". */
 const char *flock_format_name(const struct flock *f);
+/* A duck on a network tells what a step was only after the step is answered: flock_settle() waits a moment
+ * for that. */
+void flock_settle(const struct flock *f);
 void flock_duck_stats(const struct flock *f, uint32_t duck, struct duck_stats *out);
 /* False: its ducks are in this process. */
 bool flock_times(const struct flock *f, struct flock_times *out);

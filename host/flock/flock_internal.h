@@ -1,4 +1,4 @@
-/* flock_internal.h: shared by flock.c and recover.c only. */
+/* flock_internal.h: shared by flock.c and recover.c; a test puts a flock together from its own parts. */
 #ifndef DUCKD_HOST_FLOCK_FLOCK_INTERNAL_H
 #define DUCKD_HOST_FLOCK_FLOCK_INTERNAL_H
 

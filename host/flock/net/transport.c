@@ -38,9 +38,9 @@ struct net_transport {
     struct net_match match;
 };
 
-static void sleep_ms(long ms)
+static void sleep_us(long us)
 {
-    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 1000 * us}, NULL);
 }
 
 /* Until all ducks are in `state`; false: failed or too late. */
@@ -50,7 +50,7 @@ static bool reach(struct net_flock *f, enum net_duck_state state, uint64_t ms,
     uint64_t until = clock_ns() + ms * MS;
     while (!net_all_reached(f, state, missing)) {
         if (atomic_load(&f->failed) || clock_ns() > until) return false;
-        sleep_ms(1);
+        sleep_us(1000);
     }
     return true;
 }
@@ -377,7 +377,7 @@ static void net_settle(const struct transport *t)
 {
     const struct net_flock *f = &((const struct net_transport *)t)->f;
     uint64_t until = clock_ns() + SETTLE_MS * MS;
-    while (!net_settled(f) && !atomic_load(&f->failed) && clock_ns() < until) sleep_ms(1);
+    while (!net_settled(f) && !atomic_load(&f->failed) && clock_ns() < until) sleep_us(20);
 }
 
 static void net_stats(const struct transport *t, uint32_t duck, struct duck_stats *out)
