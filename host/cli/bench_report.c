@@ -89,12 +89,14 @@ static void write_machine(FILE *to)
 }
 
 /* Rates of one duck, and the backend's times where it computes on the cores; with one thread of CPU time,
- * which others on the machine do not stretch. What was not timed is null. */
+ * which others on the machine do not stretch, unless ducks compute elsewhere. What was not timed is null. */
 static void write_hardware(FILE *to, const struct bench_run *run)
 {
     const struct session *s = run->session;
     const bool on_cpu = !strcmp(engine_backend(s->engine)->ops->name, "cpu"),
-               cpu_time = s->options->threads == 1;
+               networked =
+                   run->probe.engine && engine_probe_rates(run->probe.engine, PROBE_ONE, false).networked,
+               cpu_time = s->options->threads == 1 && !networked;
     const int kv = s->options->kv_dtype < 0 ? (on_cpu ? 0 : 1) : s->options->kv_dtype; // f32, bf16, fp8
     struct probe_rates one = {0, false, NAN, NAN, NAN}, pair = one, many = one;
     if (run->probe.engine) {
@@ -105,7 +107,7 @@ static void write_hardware(FILE *to, const struct bench_run *run)
     fprintf(to,
             " \"hardware\": {\"ducks\": %u, \"local\": %s, \"shared_on_gpu\": %s, \"clock\": \"%s\", "
             "\"rows\": %u, \"kv_bytes\": %d, \"expert_format\": \"%s\"",
-            flock_ducks(engine_flock(s->engine)), one.networked ? "false" : "true",
+            flock_ducks(engine_flock(s->engine)), networked ? "false" : "true",
             engine_backend(s->engine)->shared ? "true" : "false", cpu_time ? "cpu" : "wall", many.rows,
             4 >> kv, flock_format_name(engine_flock(s->engine)));
     const struct {

@@ -44,6 +44,13 @@ for name in prepare send judge_wait fetch reduce compute; do
     grep -q "\"$name\"" "$work/trace" || fail "the trace has no $name"
 done
 
+# A bench beside its projection: the ducks' time is none of this process.
+net_duckd flock bench --synthetic models/duckling/config.json --threads 1 -n 8 --csv "$work/bench" >/dev/null
+"$build/duckd" plan --hardware configs/hardware-epyc-1thread.json --bench "$work/bench" --json >"$work/plan.json" ||
+    fail "plan --bench ended with $?"
+grep -q '"ducks": 3, "local": false, .*"clock": "wall"' "$work/bench/summary.json" || fail "bench: $(cat "$work/bench/summary.json")"
+grep -q '"clock": "wall time", "ducks": 3, "duck_bandwidth_gb_s": [0-9.]*[1-9]' "$work/plan.json" || fail "plan: $(cat "$work/plan.json")"
+
 # A wrong key: nobody answers, and that is said.
 (umask 077 && echo ffffffffffffffffffffffffffffffff >"$work/other_key")
 sed "s,$work/key,$work/other_key,;s/\"find_ms\": 5000/\"find_ms\": 500/" "$work/flock" >"$work/wrong"
