@@ -221,6 +221,7 @@ void duck__answer(struct duck *d, const struct peer *to, const struct wire_heade
 /* A frame of the session to its holder. 0: no room now. */
 int duck__tell(struct duck *d, enum wire_type type, uint32_t sequence, const void *payload, uint32_t bytes);
 void duck__log(struct duck *d, const char *text, uint64_t number);
+void duck__log_session(struct duck *d, const char *text); // its number as hosts show it
 
 /* session.c */
 void duck__frame(struct duck *d, const struct datagram *in);

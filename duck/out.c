@@ -69,15 +69,14 @@ int duck__tell(struct duck *d, enum wire_type type, uint32_t sequence, const voi
 }
 
 /* "text number" as a line of its own, kept for LOG and given to the platform. */
-void duck__log(struct duck *d, const char *text, uint64_t number)
+static void log_number(struct duck *d, const char *text, uint64_t number, unsigned base, size_t least)
 {
     char line[160], digits[20];
     size_t n = strlen(text), k = 0;
     if (n > sizeof line - sizeof digits - 2) n = sizeof line - sizeof digits - 2;
     memcpy(line, text, n);
     line[n++] = ' ';
-    do digits[k++] = (char)('0' + number % 10);
-    while (number /= 10);
+    for (; number || k < least; number /= base) digits[k++] = "0123456789abcdef"[number % base];
     while (k) line[n++] = digits[--k];
     line[n] = 0;
     d->p->log(d->p->self, line);
@@ -88,4 +87,14 @@ void duck__log(struct duck *d, const char *text, uint64_t number)
     }
     memcpy(d->log + d->log_end, line, n);
     d->log_end += (uint32_t)n;
+}
+
+void duck__log(struct duck *d, const char *text, uint64_t number)
+{
+    log_number(d, text, number, 10, 1);
+}
+
+void duck__log_session(struct duck *d, const char *text)
+{
+    log_number(d, text, d->session.terms.session, 16, 8);
 }

@@ -131,7 +131,7 @@ static void handle_open(struct duck *d, const struct peer *from, const struct wi
     duck__renew_lease(d);
     d->stats.sessions++;
     d->p->random(d->p->self, d->nonce, WIRE_NONCE);
-    duck__log(d, "session opened:", o.session);
+    duck__log_session(d, "session opened:");
     opened(d, h);
 }
 
@@ -147,7 +147,7 @@ void duck__end_session(struct duck *d)
     d->store.slots = 0;
     if (d->store.plan.state == RECEIVER_PARTIAL) d->store.plan.state = RECEIVER_FREE;
     if (d->store.program.state == RECEIVER_PARTIAL) d->store.program.state = RECEIVER_FREE;
-    duck__log(d, "session ended:", d->session.terms.session);
+    duck__log_session(d, "session ended:");
 }
 
 /* ---- the rest ---- */

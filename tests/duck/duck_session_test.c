@@ -164,7 +164,7 @@ static void log_and_power(void **state)
     assert_int_equal(mini_open(&h), 1);
     assert_true(mini_ask(&h, WIRE_LOG, NULL, 0, WIRE_LOG_REPLY, WIRE_LOG_REPLY, answer));
     answer[h.last.length] = 0;
-    assert_string_equal((char *)answer, "session opened: 9\n");
+    assert_string_equal((char *)answer, "session opened: 00000009\n");
     struct wire_power w = {.action = WIRE_REBOOT};
     stranger.terms.session = 0; // with the flock test_duck_key, but somebody works with this duck
     mini_discover(&stranger);
