@@ -1,5 +1,6 @@
 /* duck_linux.c: duck-linux: a duck as a Linux process. Options, threads, end. */
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "duck/duck.h"
@@ -14,6 +16,7 @@
 #include "duck/linux/nic_udp.h"
 #include "duck/linux/platform_linux.h"
 #include "duck/net.h"
+#include "fp9/fp9_down.h"
 
 enum { CORES_MAX = 256 };
 
@@ -205,6 +208,19 @@ static int parse_arguments(struct arguments *a, int argc, char **argv)
     return 0;
 }
 
+/* Kernels keep their sums on the stack of whichever thread runs them, and a thread's is as large as this
+ * limit: with less it would be a fault instead of a message. */
+static int enough_stack(void)
+{
+    enum { NEEDS_KIB = 512 };
+    static_assert(FP9_DOWN_CELLS + (128 << 10) <= NEEDS_KIB << 10, "the sums, and frames around them");
+    struct rlimit l;
+    if (getrlimit(RLIMIT_STACK, &l) || l.rlim_cur >= (rlim_t)NEEDS_KIB << 10) return 1;
+    linux_say("the stack may grow to %llu KiB, %d are needed (ulimit -s %d)",
+              (unsigned long long)l.rlim_cur >> 10, NEEDS_KIB, NEEDS_KIB);
+    return 0;
+}
+
 struct worker {
     pthread_t thread;
     struct duck *duck;
@@ -250,6 +266,7 @@ int main(int argc, char **argv)
         linux_say("this CPU has no %s", fp9_cpu_missing());
         return 1;
     }
+    if (!enough_stack()) return 1;
     o.kernels = fp9_select(a.kernels);
     if (!o.kernels) return wrong("no such kernels on this CPU", a.kernels);
 

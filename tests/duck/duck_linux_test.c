@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -352,14 +353,16 @@ static void a_duck_may_be_paused(void **state)
     layers_free(l);
 }
 
-/* Exit status of duck-linux with these arguments; its stderr goes to `text`. */
-static int run(char *const arguments[], char text[512])
+/* Exit status of duck-linux with these arguments; its stderr goes to `text`. stack_kib 0: as much as we have.
+ */
+static int run_with_stack(char *const arguments[], char text[512], rlim_t stack_kib)
 {
     int pipe_fd[2], status = -1;
     assert_int_equal(pipe(pipe_fd), 0);
     pid_t pid = fork();
     if (pid == 0) {
         dup2(pipe_fd[1], 2);
+        if (stack_kib) setrlimit(RLIMIT_STACK, &(struct rlimit){stack_kib << 10, stack_kib << 10});
         execv(BINARY_DIR "/duck-linux", arguments);
         _exit(127);
     }
@@ -370,6 +373,22 @@ static int run(char *const arguments[], char text[512])
     close(pipe_fd[0]);
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int run(char *const arguments[], char text[512])
+{
+    return run_with_stack(arguments, text, 0);
+}
+
+/* With less than a kernel takes of it there would be a fault. */
+static void a_small_stack_is_said(void **state)
+{
+    (void)state;
+    char text[512], *const arguments[] = {"duck-linux", "--key", key_file, "--udp", "192.0.2.1", NULL};
+    assert_int_equal(run_with_stack(arguments, text, 256), 1);
+    assert_non_null(strstr(text, "the stack may grow to 256 KiB, 512 are needed (ulimit -s 512)"));
+    assert_int_equal(run_with_stack(arguments, text, 512), 1);
+    assert_non_null(strstr(text, "192.0.2.1")); // no address of ours: it has come that far
 }
 
 static void wrong_arguments_are_named(void **state)
@@ -413,6 +432,7 @@ int main(void)
         cmocka_unit_test(a_golden_model_computed_by_duck_linux),
         cmocka_unit_test(the_judges_program_computes),
         cmocka_unit_test(a_duck_may_be_paused),
+        cmocka_unit_test(a_small_stack_is_said),
         cmocka_unit_test(wrong_arguments_are_named),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
