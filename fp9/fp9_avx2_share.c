@@ -184,9 +184,13 @@ FP9__INLINE void decode_slices(enum fp9_format f, const struct share *h, struct 
     const size_t slot =
         strip < n->strips ? fp9__whole_strip(f) : fp9__strip_bytes(f, 8 * n->d->slices, strip);
     const uint8_t *at = h->quad + strip * fp9__quad_strip(f);
+    struct ahead ahead = ahead_of(f, h, to->first);
+    if (fp9__head(f)) fetch(&ahead, FP9__STRIP_TILES);
     for (size_t i = 0; i < to->count; i++) {
         size_t s = to->first + i, t = s % FP9__STRIP_TILES;
         to->scale[i] = h->scales[(h->column + 8 * s) / FP9_BLOCK];
+        fetch(&ahead, 0);
+        ahead.at += ahead.line;
         if (way_of(f, h, s) == FP9__WAY_SMALL) {
             decode_tile(FP9__WAY_SMALL, at, slot, t, to->w[i]);
             to->scale[i] *= FP9_W_SCALE / FP9_E4M3_SCALE;
@@ -208,14 +212,11 @@ static __attribute__((noinline)) void decode_e4m3(const struct share *h, struct 
 
 /* Products, written down as they shall run: the compiler would load a vector of weights for each of its uses
  * and put accumulators into memory. Pair Q and panel P have accumulator 4 Q + P; activations of input K are
- * in registers 12 to 14, its weight in 15. What counts is the number of instructions and, two a cycle, of
- * loads, so the last panel's weight comes out of memory each time. The first product replaces an accumulator:
- * where +0 plus it would be +0 it may be -0, which no sum shows, as none of them is -0. */
+ * in registers 12 to 14, its weight in 15. The first product replaces an accumulator: where +0 plus it would
+ * be +0 it may be -0, which no sum shows, as none of them is -0. */
 #define ACTIVATION(K, Q, X) "vbroadcastss 4*" #K "+128*" #Q "(%[x]), %%ymm" #X "\n\t"
 #define WEIGHT(K, P) "vmovaps 128*" #K "+32*" #P "(%[w]), %%ymm15\n\t"
 #define PRODUCT(OP, X, A) #OP " %%ymm15, %%ymm" #X ", %%ymm" #A "\n\t"
-#define LOADED(OP, K, P, X, A) #OP " 128*" #K "+32*" #P "(%[w]), %%ymm" #X ", %%ymm" #A "\n\t"
-
 #define PANEL_OF_3(OP, K, P, A, B, C) WEIGHT(K, P) PRODUCT(OP, 12, A) PRODUCT(OP, 13, B) PRODUCT(OP, 14, C)
 #define INPUT_OF_3(OP, K)                                                                                    \
     ACTIVATION(K, 0, 12)                                                                                     \
@@ -224,7 +225,7 @@ static __attribute__((noinline)) void decode_e4m3(const struct share *h, struct 
     PANEL_OF_3(OP, K, 0, 0, 4, 8)                                                                            \
     PANEL_OF_3(OP, K, 1, 1, 5, 9)                                                                            \
     PANEL_OF_3(OP, K, 2, 2, 6, 10)                                                                           \
-    LOADED(OP, K, 3, 12, 3) LOADED(OP, K, 3, 13, 7) LOADED(OP, K, 3, 14, 11)
+    PANEL_OF_3(OP, K, 3, 3, 7, 11)
 
 #define PANEL_OF_2(OP, K, P, A, B) WEIGHT(K, P) PRODUCT(OP, 12, A) PRODUCT(OP, 13, B)
 #define INPUT_OF_2(OP, K)                                                                                    \
@@ -233,11 +234,7 @@ static __attribute__((noinline)) void decode_e4m3(const struct share *h, struct 
     PANEL_OF_2(OP, K, 0, 0, 4)                                                                               \
     PANEL_OF_2(OP, K, 1, 1, 5)                                                                               \
     PANEL_OF_2(OP, K, 2, 2, 6)                                                                               \
-    LOADED(OP, K, 3, 12, 3) LOADED(OP, K, 3, 13, 7)
-
-#define INPUT_OF_1(OP, K)                                                                                    \
-    ACTIVATION(K, 0, 12)                                                                                     \
-    LOADED(OP, K, 0, 12, 0) LOADED(OP, K, 1, 12, 1) LOADED(OP, K, 2, 12, 2) LOADED(OP, K, 3, 12, 3)
+    PANEL_OF_2(OP, K, 3, 3, 7)
 
 #define SLICE(INPUT)                                                                                         \
     INPUT(vmulps, 0)                                                                                         \
@@ -279,43 +276,22 @@ FP9__INLINE struct products products_of(const struct share *h, const struct deco
 }
 
 /* `groups` times three pairs. */
-FP9__INLINE void threes(const struct share *h, const struct decoded *d, size_t pair, size_t groups,
-                        bool fetching)
+static __attribute__((noinline)) void threes(const struct share *h, const struct decoded *d, size_t pair,
+                                             size_t groups)
 {
-    const enum fp9_format f = h->nest->d->format;
     struct products p = products_of(h, d, pair);
-    const uint32_t *last = p.token + 3 * groups;
-    struct ahead ahead = {0};
-    if (fetching) ahead = ahead_of(f, h, d->first);
-    for (; p.token < last; p.token += 3, p.hs += 3 * PAIR) {
+    for (const uint32_t *last = p.token + 3 * groups; p.token < last; p.token += 3, p.hs += 3 * PAIR) {
         const float *x = p.hs, *scale = p.scale;
         const __m256 *w = d->w[0][0];
         __m256 *s0 = p.sums + p.token[0] * p.step, *s1 = p.sums + p.token[1] * p.step,
                *s2 = p.sums + p.token[2] * p.step;
-        if (fetching && fp9__head(f)) fetch(&ahead, FP9__STRIP_TILES);
-        for (; scale < p.end; scale++, x += 8, w += FP9_TILE_INPUTS * FP9_QUAD, s0 += 4, s1 += 4, s2 += 4) {
-            if (fetching) {
-                fetch(&ahead, 0);
-                ahead.at += ahead.line;
-            }
+        for (; scale < p.end; scale++, x += 8, w += FP9_TILE_INPUTS * FP9_QUAD, s0 += 4, s1 += 4, s2 += 4)
             __asm__ volatile(
                 SLICE(INPUT_OF_3) SUMS(s0, 0, 1, 2, 3) SUMS(s1, 4, 5, 6, 7) SUMS(s2, 8, 9, 10, 11)
                 :
                 : [x] "r"(x), [w] "r"(w), [s0] "r"(s0), [s1] "r"(s1), [s2] "r"(s2), [scale] "m"(*scale)
                 : "memory", ALL_REGISTERS);
-        }
     }
-}
-
-static __attribute__((noinline)) void first_three(const struct share *h, const struct decoded *d)
-{
-    threes(h, d, h->pair, 1, true);
-}
-
-static __attribute__((noinline)) void more_threes(const struct share *h, const struct decoded *d,
-                                                  size_t groups)
-{
-    threes(h, d, h->pair + 3, groups, false);
 }
 
 static __attribute__((noinline)) void two(const struct share *h, const struct decoded *d, size_t pair)
@@ -330,22 +306,11 @@ static __attribute__((noinline)) void two(const struct share *h, const struct de
                          : "memory", ALL_REGISTERS);
 }
 
-static __attribute__((noinline)) void one(const struct share *h, const struct decoded *d, size_t pair)
-{
-    struct products p = products_of(h, d, pair);
-    const __m256 *w = d->w[0][0];
-    __m256 *s0 = p.sums + p.token[0] * p.step;
-    for (; p.scale < p.end; p.scale++, p.hs += 8, w += FP9_TILE_INPUTS * FP9_QUAD, s0 += 4)
-        __asm__ volatile(SLICE(INPUT_OF_1) SUMS(s0, 0, 1, 2, 3)
-                         :
-                         : [x] "r"(p.hs), [w] "r"(w), [s0] "r"(s0), [scale] "m"(*p.scale)
-                         : "memory", ALL_REGISTERS);
-}
-
 static void share_many(const struct share *h)
 {
     struct decoded d;
     const size_t end = h->first + h->count, pairs = h->end - h->pair;
+    const size_t twos = (3 - pairs % 3) % 3, groups = (pairs - 2 * twos) / 3; // 7 are 3 + 2 + 2
     for (d.first = h->first; d.first < end; d.first += d.count) {
         size_t strip = FP9__STRIP_TILES - d.first % FP9__STRIP_TILES;
         d.count = end - d.first < strip ? end - d.first : strip;
@@ -353,12 +318,8 @@ static void share_many(const struct share *h)
             decode_fp9(h, &d);
         else
             decode_e4m3(h, &d);
-        first_three(h, &d);
-        more_threes(h, &d, pairs / 3 - 1);
-        if (pairs % 3 == 2)
-            two(h, &d, h->end - 2);
-        else if (pairs % 3)
-            one(h, &d, h->end - 1);
+        threes(h, &d, h->pair, groups);
+        for (size_t pair = h->pair + 3 * groups; pair < h->end; pair += 2) two(h, &d, pair);
     }
 }
 
