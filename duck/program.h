@@ -12,7 +12,7 @@
  * has a task in hand: it is when entered, and the program adds 1 whenever it has finished a task or taken
  * one. A task that it holds for PROGRAM_TASK_NS is held to be stuck. With PROGRAM_PIECES it does about
  * DUCK_PIECE_WORK, several small tasks or a piece of a large one, and returns the task that it is in the
- * middle of; only core 0 asks for pieces, and goes on with that task before it takes another. It needs 192
+ * middle of; only core 0 asks for pieces, and goes on with that task before it takes another. It needs 384
  * KiB of stack, calls nothing outside of itself, has no constructors and no relocations other than
  * R_X86_64_RELATIVE. A bare-metal duck runs it in ring 3 and gives it a return address that leads to a system
  * call.
@@ -28,7 +28,7 @@
 
 #include "duck/team.h"
 
-#define PROGRAM_ABI 5u
+#define PROGRAM_ABI 6u
 #define PROGRAM_NOTE 0x4b435544u
 
 #define PROGRAM_STAY UINT32_MAX                // `most`: wait for further tasks
