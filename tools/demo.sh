@@ -7,6 +7,10 @@ case "${1-}" in
     echo "usage: tools/demo.sh [QUESTION]    install what is missing, build, answer QUESTION with the embedded model"
     exit 0
     ;;
+-*)
+    echo "error: '$1' is no option of tools/demo.sh (try: tools/demo.sh --help)" >&2
+    exit 2
+    ;;
 esac
 # shellcheck source=tools/setup.sh
 . "$(dirname "$0")/setup.sh"
