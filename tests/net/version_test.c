@@ -1,5 +1,5 @@
 /* version_test.c: a duck that speaks another version of the protocol: who looks for ducks says so and ends, a
- * session that runs does not. */
+ * session that runs does not; and one that cannot run the program it is sent. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,8 +8,12 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "duck/program.h"
+#include "host/flock/net/internal.h"
 #include "tests/net/world.h"
 
 #define MS 1000000ull
@@ -81,11 +85,51 @@ static void a_session_goes_on(void **state)
     world_free(&w);
 }
 
+/* Its loader says what is wrong with the file; a new program for old firmware is the likely case. */
+static void a_program_that_cannot_run_is_explained(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t problem;
+        const char *says;
+    } cases[] = {{PROGRAM_OTHER_ABI, "it was built for other firmware, take both from the same build"},
+                 {PROGRAM_NOT_ELF, "it is no ELF file of x86-64"},
+                 {PROGRAM_NO_MEMORY, "it is too large"},
+                 {PROGRAM_OK, "the duck does not say why"},
+                 {99, "the duck does not say why"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static struct world w;
+        world_make(&w, &shape, 1, 1, 1, 9);
+        world_host_start(&w, 0, 1, 4, WIRE_F32);
+        struct net_flock *f = &w.host[0].flock;
+        struct net_duck *d = &f->duck[0];
+        const struct net_put program = {.kind = WIRE_PROGRAM, .bytes = calloc(1, 64), .total = 64, .hash = 1};
+        struct error err = {""};
+        char says[256];
+        uint64_t deadline = UINT64_MAX;
+        strcpy(f->config->program, "/x/fp9_kernels.elf");
+        strcpy(d->hello.firmware, "duck 0.1");
+        assert_int_equal(net__put(d, &program), 0);
+        net__put_work(d, w.time, &deadline);
+        net__put_ack(d,
+                     &(struct wire_put_ack){.kind = WIRE_PROGRAM,
+                                            .status = WIRE_PUT_REFUSED,
+                                            .reason = WIRE_PUT_BAD_PROGRAM,
+                                            .value = cases[i].problem},
+                     w.time);
+        assert_int_equal(net_failure(f, &err), -EPROTO);
+        snprintf(says, sizeof says, " (firmware duck 0.1) cannot run /x/fp9_kernels.elf: %s", cases[i].says);
+        if (!strstr(err.text, says)) fail_msg("'%s', not '%s'", err.text, says);
+        world_free(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whoever_looks_for_ducks_says_so),
         cmocka_unit_test(a_session_goes_on),
+        cmocka_unit_test(a_program_that_cannot_run_is_explained),
     };
     return cmocka_run_group_tests_name("net version", tests, NULL, NULL);
 }

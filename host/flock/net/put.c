@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "duck/program.h"
 #include "host/flock/net/internal.h"
 #include "host/util/clock.h"
 
@@ -122,6 +123,20 @@ static void finish(struct net_duck *d, uint32_t at)
 
 /* ---- what the duck says ---- */
 
+/* What a duck's loader finds (duck/program.h). */
+static const char *program_fault(uint64_t problem)
+{
+    static const char *const why[] = {
+        [PROGRAM_NOT_ELF] = "it is no ELF file of x86-64",
+        [PROGRAM_BAD_SEGMENT] = "a segment lies outside of it or over another one",
+        [PROGRAM_BAD_RELOC] = "it has relocations of another kind",
+        [PROGRAM_OTHER_ABI] = "it was built for other firmware, take both from the same build",
+        [PROGRAM_BAD_ENTRY] = "it begins outside of its code",
+        [PROGRAM_NO_MEMORY] = "it is too large",
+    };
+    return problem < sizeof why / sizeof *why && why[problem] ? why[problem] : "the duck does not say why";
+}
+
 static void refused(struct net_duck *d, const struct net_put *p, const struct wire_put_ack *a)
 {
     static const char *const kind[] = {"program", "plan", "unit of weights"};
@@ -143,6 +158,10 @@ static void refused(struct net_duck *d, const struct net_put *p, const struct wi
         net_fail(f, -EINVAL,
                  "%s: %s: scale %llu of the part of %s must be a positive normal number below 2^%d", file,
                  name, value, duck.s, duck_scale_end(f->plan->format));
+        return;
+    case WIRE_PUT_BAD_PROGRAM:
+        net_fail(f, -EPROTO, "%s (firmware %s) cannot run %s: %s", duck.s, d->hello.firmware,
+                 f->config->program, program_fault(a->value));
         return;
     default:
         net_fail(f, -EPROTO, "%s refuses %s %u: reason %u, value %llu", duck.s, kind[p->kind], p->object,
