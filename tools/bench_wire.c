@@ -93,16 +93,23 @@ static void measure(const char *name, void (*fn)(void), size_t bytes)
     printf("%-44s %8zu B %9.2f us %7.2f GB/s\n", name, bytes, best * 1e6, (double)bytes / best * 1e-9);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const struct duck_bank_shape bank = {.routed = 1, .width = 8 * SLICES};
     static const struct duck_run run = {.count = SLICES};
     static const struct duck_shape shape = {
         .hidden = HIDDEN, .banks = 1, .bank = &bank, .runs = 1, .run = &run};
     size_t bytes = (duck_core_bytes(&shape) + 63) / 64 * 64;
+    if (argc > 1) {
+        fprintf(stderr, "bench-wire: there is no use for '%s', it takes no arguments\n", argv[1]);
+        return 2;
+    }
     void *memory = aligned_alloc(64, bytes);
     core = memory ? duck_core_init(memory, bytes, &shape, fp9_select(NULL)) : NULL;
-    if (!core) return 1;
+    if (!core) {
+        fprintf(stderr, "bench-wire: no memory, or a CPU without AVX2\n");
+        return 1;
+    }
     for (size_t i = 0; i < sizeof unit; i++) unit[i] = (uint8_t)(i * 31 % 127);
     for (size_t i = 0; i < sizeof scales / 4; i++) memcpy(scales + 4 * i, &(float){0.01f}, 4);
     measure("tag, 1500-byte packet", tag_1440, WIRE_HEADER + WIRE_PAYLOAD);

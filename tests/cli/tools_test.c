@@ -23,6 +23,7 @@ static const struct refusal refusals[] = {
     {"bench-duck stray", "there is no use for 'stray'"},
     {"bench-duck --nope", "--nope"},
     {"bench-duck --hidden", "--hidden"},
+    {"bench-wire --help", "bench-wire: there is no use for '--help', it takes no arguments"},
     {"bench-net", "bench-net: --flock FILE is missing (try: bench-net --help)"},
     {"bench-net --flock f --lanes 5", "--lanes is 5, it can be 1 to 4"},
     {"bench-net --flock f --result fp8", "--result can be f32 or bf16, not 'fp8'"},
