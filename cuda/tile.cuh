@@ -5,8 +5,6 @@
 #ifndef DUCKD_CUDA_TILE_CUH
 #define DUCKD_CUDA_TILE_CUH
 
-#include <cuda_fp8.h>
-
 #include "cuda/matrix.cuh"
 
 __device__ static inline uint4 load_weights(const uint8_t *p)
@@ -33,10 +31,12 @@ __device__ static inline unsigned word(const uint4 &v, int i)
 /* Four e4m3 codes as two pairs of half floats. */
 __device__ static inline void widen(unsigned codes, unsigned &low, unsigned &high)
 {
-    __half2_raw a = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(codes & 0xffff), __NV_E4M3);
-    __half2_raw b = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(codes >> 16), __NV_E4M3);
-    low = (unsigned)a.x | (unsigned)a.y << 16;
-    high = (unsigned)b.x | (unsigned)b.y << 16;
+    asm("{\n\t.reg .b16 a, b;\n\t"
+        "mov.b32 {a, b}, %2;\n\t"
+        "cvt.rn.f16x2.e4m3x2 %0, a;\n\t"
+        "cvt.rn.f16x2.e4m3x2 %1, b;\n\t}"
+        : "=r"(low), "=r"(high)
+        : "r"(codes));
 }
 
 template <int TYPE>
@@ -55,33 +55,25 @@ __device__ static inline void mma(float c[4], unsigned a0, unsigned a1, unsigned
                      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* One tile: cur = this lane's 64 bytes of it, xt = index of the tile's first 64 or 128 inputs in x. */
+/* One tile: cur = this lane's 64 bytes of it, xt = index of the tile's first 64 or 128 inputs in x. Columns
+ * and sums of rows beyond `live` are those of others: nobody looks at them, and no lane has to ask. */
 template <int TYPE, int GROUPS>
-__device__ static inline void tile(const vec &v, const uint4 cur[4], uint32_t row0, uint32_t live, size_t xt,
-                                   float scale, float total[GROUPS][4])
+__device__ static inline void tile(const vec &v, const uint4 cur[4], uint32_t row0, uint32_t live,
+                                   uint32_t xt, float scale, float total[GROUPS][4])
 {
     const unsigned lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     constexpr unsigned parts = TYPE == MATRIX_FP8 ? 2 : 3;
+    constexpr int groups = TYPE == MATRIX_FP8 ? 1 : GROUPS; // fp8 has four rows in one
 #pragma unroll
-    for (int n = 0; n < GROUPS; n++) {
-        const unsigned column = n * 8 + g, r = column / parts, p = column % parts;
-        const uint4 *x = nullptr; // this lane's column
-        if (r < live) {
-            if constexpr (TYPE == MATRIX_FP8)
-                x = reinterpret_cast<const uint4 *>(v.h + ((size_t)(row0 + r) * v.blocks + xt) * 256 +
-                                                    p * 128) +
-                    2 * t;
-            else
-                x = reinterpret_cast<const uint4 *>(v.b + ((size_t)(row0 + r) * v.blocks + xt / 2) * 384 +
-                                                    p * 128 + (xt & 1) * 64) +
-                    t;
-        }
+    for (int n = 0; n < groups; n++) {
+        const unsigned column = n * 8 + g, r = min(column / parts, live - 1), p = column % parts;
         float c[4] = {};
         if constexpr (TYPE == MATRIX_FP8) {
+            const uint4 *x =
+                reinterpret_cast<const uint4 *>(v.h) + ((row0 + r) * v.blocks + xt) * 32 + p * 16 + 2 * t;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                uint4 b[2] = {};
-                if (x) b[0] = x[8 * h], b[1] = x[8 * h + 1];
+                const uint4 b[2] = {x[8 * h], x[8 * h + 1]};
 #pragma unroll
                 for (int s = 0; s < 4; s++) {
                     unsigned a0, a1, a2, a3;
@@ -92,14 +84,15 @@ __device__ static inline void tile(const vec &v, const uint4 cur[4], uint32_t ro
                 }
             }
             // Columns 2t and 2t + 1 are hi and lo of row t.
-            float f = t < live ? scale * v.hs[(size_t)(row0 + t) * v.blocks + xt] : 0.0f;
+            const float f = scale * v.hs[(row0 + min(t, live - 1)) * v.blocks + xt];
             total[0][0] = fmaf(c[0] + c[1], f, total[0][0]);
             total[0][1] = fmaf(c[2] + c[3], f, total[0][1]);
         } else {
+            const uint4 *x = reinterpret_cast<const uint4 *>(v.b) + ((row0 + r) * v.blocks + xt / 2) * 48 +
+                             p * 16 + (xt & 1) * 8 + t;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                uint4 b = {};
-                if (x) b = x[4 * h];
+                const uint4 b = x[4 * h];
 #pragma unroll
                 for (int s = 0; s < 2; s++)
                     mma<TYPE>(c, word(cur[2 * h], 2 * s), word(cur[2 * h + 1], 2 * s),
