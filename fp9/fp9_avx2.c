@@ -409,18 +409,10 @@ typedef void micro_fn(const struct block *b, const float *const *x, float *y, pt
 struct tokens {
     const float *const *x;
     size_t count, parts, stride; // stride: of y
-    size_t each, fetched;        // rows whose next block is fetched before a part, and that have been
 };
 
-static void fetch_rows(struct tokens *t, size_t input)
-{
-    for (size_t i = 0; i < t->each && t->fetched < t->count; i++, t->fetched++) FP9__UNROLL
-    for (size_t k = 0; k < FP9_BLOCK; k += 16)
-        _mm_prefetch((const char *)(t->x[t->fetched] + input + k), _MM_HINT_T0);
-}
-
 /* A block of one or two panels; `next` are read after it, from byte `at` on. */
-static void all_parts(const struct block *b, unsigned panels, const struct stream *s, struct tokens *t,
+static void all_parts(const struct block *b, unsigned panels, const struct stream *s, const struct tokens *t,
                       const struct stream *next, size_t at)
 {
     static micro_fn *const size[2][4] = {{micro_1_3, micro_1_4, micro_1_5, micro_1_6},
@@ -429,7 +421,6 @@ static void all_parts(const struct block *b, unsigned panels, const struct strea
     const char *ahead = (const char *)next->panel + at;
     for (size_t part = 0, from = 0, end; part < t->parts; part++, from = end) {
         end = t->count * (part + 1) / t->parts;
-        fetch_rows(t, b->end);
         size[panels - 1][end - from - 3](b, t->x + from, s->y + from * t->stride, side, t->stride, ahead,
                                          slot);
         /* Two parts fetch all there is. */
@@ -438,20 +429,18 @@ static void all_parts(const struct block *b, unsigned panels, const struct strea
 }
 
 /* Panels two at a time. Blocks are the outer loop: one block of the activations stays in L1 until all panels
- * have had it. Meanwhile what is read next is fetched: the next two panels' weights of this block, and the
- * next block of activations. */
-static void many_tokens(enum fp9_format f, const struct stream *s, size_t n, size_t inputs, struct tokens *t)
+ * have had it, and the next two panels' weights are fetched meanwhile. (Fetching the next block of
+ * activations by hand did not pay.) */
+static void many_tokens(enum fp9_format f, const struct stream *s, size_t n, size_t inputs,
+                        const struct tokens *t)
 {
     struct views v;
     struct block b;
-    const size_t tiles = fp9__tiles(inputs), calls = t->parts * ((n + 1) / 2);
-    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): there is a token and a panel
-    t->each = (t->count + calls - 1) / calls;
+    const size_t tiles = fp9__tiles(inputs);
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
         b.from = first * FP9_TILE_INPUTS;
         b.end = b.from + group * FP9_TILE_INPUTS;
-        t->fetched = 0;
         for (size_t i = 0; i < n; i += 2) {
             const unsigned panels = n - i > 1 ? 2 : 1;
             const bool last = i + 2 >= n, odd = !last && n - i == 3; // the next one has no second panel
