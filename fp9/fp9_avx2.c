@@ -51,13 +51,15 @@ FP9__INLINE size_t ahead_of(enum fp9_format f, const struct stream *s, size_t of
 
 /* ---- few tokens: weights go from the registers they were made in straight into the products ---- */
 
-/* One tile of n panels; `signs` are S as its first word wants it, and afterwards as the next tile does. Words
- * are held and turned into the other view in place: inputs are the outer loop, so that neighbouring
- * instructions belong to different chains and a broadcast serves all panels. (e4m3 loads its words again.) */
+/* One tile of n panels; `signs` are S as its first word wants it, and afterwards as the next tile does.
+ * Inputs are the outer loop, so that neighbouring instructions belong to different chains and a broadcast
+ * serves all panels. Words are loaded for each use as part of another operation (the barriers keep the
+ * compiler from holding them), except that their second views are held if there are registers. */
 FP9__INLINE void few_tile(enum fp9__way way, const uint8_t *const at[], size_t words, __m256i signs[],
                           unsigned n, const float *const x[], size_t input, unsigned tokens,
                           __m256 acc[STREAMS][FEW])
 {
+    const bool again = way == FP9__WAY_FP9 && tokens == 2; // 4 panels: 8 chains and 4 signs
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
         __m256i view[STREAMS];
@@ -70,16 +72,14 @@ FP9__INLINE void few_tile(enum fp9__way way, const uint8_t *const at[], size_t w
             for (unsigned i = 0; i < n; i++) {
                 const uint8_t *word = at[i] + words + FP9__VECTOR * half;
                 if (k == 0 && way != FP9__WAY_FP9) view[i] = fp9__first_view(way, fp9__load(word));
-                if (k == 2) {
-                    view[i] = fp9__second_view(way, fp9__load(word), signs[i]);
-                    signs[i] = fp9__next_signs(way, signs[i]);
-                }
+                if (k == 2 || (k == 3 && again)) view[i] = fp9__second_view(way, fp9__load(word), signs[i]);
+                if (k == 3) signs[i] = fp9__next_signs(way, signs[i]);
                 __m256 w =
                     k < 2 && way == FP9__WAY_FP9 ? fp9__weight_there(word, k) : fp9__weight(way, view[i], k);
                 FP9__UNROLL
                 for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_fmadd_ps(w, xk[t], acc[i][t]);
             }
-            if (k == 1 && way == FP9__WAY_FP9) __asm__ volatile("" : : : "memory"); // words are loaded again
+            if (k == 1 || again) __asm__ volatile("" : : : "memory");
         }
     }
 }
@@ -202,12 +202,14 @@ FP9__INLINE void direct(enum fp9_format f, const struct stream s[2], size_t inpu
                         const struct fp9_rows *rows, unsigned tokens, size_t y_stride)
 {
     const size_t tiles = fp9__tiles(inputs), slot = (size_t)(s[1].panel - s[0].panel);
+    const size_t bytes = fp9_panel_bytes(f, inputs);
     const float *x[FP9__TOKENS];
     FP9__UNROLL
     for (unsigned t = 0; t < tokens; t++) x[t] = row_of(rows, t);
     for (size_t tile = 0; tile < tiles;) {
         size_t block = tile / FP9__GROUP_TILES, end = tile + fp9__group_tiles(tiles, tile);
         uint32_t marked = marked_in(f, s, 2, block);
+        const size_t ahead = ahead_of(f, s, block * fp9__group_bytes(f), bytes);
         __m256 acc[2][FP9__TOKENS];
         FP9__UNROLL
         for (unsigned p = 0; p < 2; p++) FP9__UNROLL
@@ -215,9 +217,13 @@ FP9__INLINE void direct(enum fp9_format f, const struct stream s[2], size_t inpu
         for (; tile < end; tile++) {
             size_t t = tile % FP9__STRIP_TILES;
             const uint8_t *strip = s[0].panel + fp9__strip_offset(f, tile);
-            const char *ahead = (const char *)strip + AHEAD + t * (fp9__whole_strip(f) / FP9__STRIP_TILES);
-            _mm_prefetch(ahead, _MM_HINT_T0);
-            _mm_prefetch(ahead + slot, _MM_HINT_T0);
+            const char *later = (const char *)strip + ahead + t * FP9__TILE_BYTES;
+            _mm_prefetch(later, _MM_HINT_T0);
+            _mm_prefetch(later + slot, _MM_HINT_T0);
+            if (fp9__head(f) && t == FP9__STRIP_TILES - 1) { // what the signs take
+                _mm_prefetch(later + FP9__TILE_BYTES, _MM_HINT_T0);
+                _mm_prefetch(later + FP9__TILE_BYTES + slot, _MM_HINT_T0);
+            }
             if (fp9__way_of(f, marked, tile % FP9__GROUP_TILES) == FP9__WAY_SMALL)
                 fp9__tile_products(FP9__WAY_SMALL, strip, slot, t, x, FP9_TILE_INPUTS * tile, tokens, acc);
             else
@@ -484,8 +490,11 @@ static void run_streams(const struct stream *s, size_t n, const struct fp9_matri
         many_rows(m->format, s, n, inputs, x, y_stride);
         return;
     }
-    for (size_t i = 0; i + 1 < n; i += 2)
-        direct_tokens[m->format][x->count - FEW - 1](s + i, inputs, x, y_stride);
+    for (size_t i = 0; i + 1 < n; i += 2) {
+        struct stream two[2] = {s[i], s[i + 1]};
+        two[0].next = i + 2 < n ? s[i + 2].panel : s[0].next;
+        direct_tokens[m->format][x->count - FEW - 1](two, inputs, x, y_stride);
+    }
     if (n % 2) many_rows(m->format, s + n - 1, 1, inputs, x, y_stride);
 }
 

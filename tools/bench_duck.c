@@ -118,6 +118,8 @@ static int set_up(struct bench *b)
         b->x[i] = (float)bench_below(b, 2001) * 0.001f - 1.0f;
     for (size_t i = 0; i < (size_t)o->tokens * o->top_k; i++) b->weights[i] = 1.0f / (float)o->top_k;
     b->nops_of = aligned(o->threads * sizeof *b->nops_of);
+    b->nops_twice = aligned(o->threads * sizeof *b->nops_twice);
+    memset(b->nops_of, 0, o->threads * sizeof *b->nops_of);
     b->kernels->prepare(b->x, o->hidden, b->xs);
     b->plain_chunk = 8;
     b->plain_rows = (size_t)3 * o->top_k * o->width; // one token's experts
@@ -275,5 +277,6 @@ int main(int argc, char **argv)
     free(b.ids);
     free(b.weights);
     free(b.nops_of);
+    free(b.nops_twice);
     return rc;
 }

@@ -66,9 +66,10 @@ struct bench {
     int32_t *ids;
     uint64_t seed;
     size_t plain_rows, plain_chunk, plain_offset; // of the step's weights, as rows of `hidden`
-    double *nops_of;                              // (threads) of the last probe
-    atomic_uint arrived;                          // threads at it
-    double nops_best;                             // of all probes, nops a cycle
+    double *nops_of, *nops_twice; // (threads) of the last probe; the lower one of the last two
+    atomic_uint arrived;          // threads at it
+    double nops_best; // nops a cycle that two probes running came to: a clock that stands still for
+                      // a moment would spoil one
     double seconds[ROWS][MAX_REPEATS];
     double nops[ROWS][MAX_REPEATS]; // the lower one of the probes before and after, slowest thread
 };
