@@ -6,7 +6,8 @@
  * decoding is a constant of every function, and each kernel is made once for each way.
  *
  *   WAY_FP9    the second view is the word xor-ed with S; S for the next word is S added to itself, which
- *              runs on more ports than a shift: 9 operations for 4 x 8 weights
+ *              runs on more ports than a shift: 9 operations for 4 x 8 weights, or 8
+ *              where words come out of memory for each use
  *   WAY_E4M3   a view's two inputs are the upper or the lower bytes of its 16-bit halves, with their signs
  *              shifted down by four or multiplied by 16: 8 operations; 2^-8 raw(w), which the packed scales
  *              make good
