@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "host/flock/net/workers.h"
@@ -14,6 +15,7 @@
 #define ROOMS 64u // datagrams sent by one call
 #define BATCH 32u // datagrams received by one call
 #define SOCKET_BYTES (32 << 20)
+#define SEND_WAIT_US 100000 // for room in the socket, longer than a switch pauses a link
 
 struct udp_port {
     struct net_port *port;
@@ -51,7 +53,9 @@ static void flush(struct udp_port *u)
 {
     for (uint32_t at = 0; at < u->messages;) {
         int n = sendmmsg(u->fd, u->out + at, u->messages - at, 0);
-        // One that cannot be sent (no route, refused by a peer that is gone) is lost like any other frame.
+        // One that cannot be sent (no route, refused by a peer that is gone) is lost like any other frame;
+        // so are all while the link takes nothing.
+        if (n < 0 && errno == EAGAIN) break;
         at += n > 0 ? (uint32_t)n : 1;
     }
     u->messages = u->rooms = 0;
@@ -151,7 +155,9 @@ static int open_socket(struct udp_port *u, const struct net_config *c, const str
     u->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (u->fd < 0) return error_set(err, -errno, "no UDP socket: %s", strerror(errno));
     int one = 1, bytes = SOCKET_BYTES;
+    const struct timeval wait = {.tv_usec = SEND_WAIT_US};
     setsockopt(u->fd, SOL_SOCKET, SO_BROADCAST, &one, sizeof one);
+    setsockopt(u->fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
     // The larger the buffers, the fewer frames are lost; root may exceed the limit.
     if (setsockopt(u->fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes))
         setsockopt(u->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
