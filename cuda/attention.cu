@@ -158,6 +158,7 @@ cudaError_t attention_open(const shape &s, enum kv_dtype dtype, size_t shared_li
     if (!e) e = queries_open();
     if (!e) e = absorb_open();
     if (!e) e = router_open();
+    if (!e) e = experts_open(shared_limit);
     if (e) return e;
     if (tensor) return attention_tensor_open(s, dtype, shared_limit);
     heads_per_warp = 4;

@@ -2,7 +2,7 @@
  * copy bandwidth of the same run, whole steps, prefill, the loop with the host.
  *
  *   bench-gpu [--config configs/deepseek-v3.2.json] [--context 2048,32768] [--chunk 2048] [--sparse POSITION]
- *             [--delay US] [--ducks LAYERS EXPERTS] [--only-ducks]
+ *             [--delay US] [--ducks LAYERS EXPERTS] [--only-stages] [--only-ducks]
  *
  * In the stages every answer is there; in the loop the host answers with zeros, at once or after a fixed time
  * (for tuning, no tokens per second of anything), or local ducks do, whose layers share one set of weights.
@@ -19,7 +19,7 @@
 struct arguments {
     const char *config, *contexts;
     uint32_t chunk, sparse, delay_us, layers, experts;
-    bool only_ducks;
+    bool only_stages, only_ducks;
 };
 
 static bool next_number(int argc, char **argv, int *i, uint32_t *out)
@@ -45,12 +45,14 @@ static bool read_arguments(struct arguments *a, int argc, char **argv)
             good = next_number(argc, argv, &i, &a->delay_us);
         else if (!strcmp(argv[i], "--ducks"))
             good = next_number(argc, argv, &i, &a->layers) && next_number(argc, argv, &i, &a->experts);
+        else if (!strcmp(argv[i], "--only-stages"))
+            good = a->only_stages = true;
         else if (!strcmp(argv[i], "--only-ducks"))
             good = a->only_ducks = true;
         if (good) continue;
         fprintf(stderr, "usage: bench-gpu [--config F] [--context N,N...] [--chunk ROWS] [--sparse POSITION] "
                         "[--delay US] "
-                        "[--ducks LAYERS EXPERTS] [--only-ducks]\n");
+                        "[--ducks LAYERS EXPERTS] [--only-stages] [--only-ducks]\n");
         return false;
     }
     return true;
@@ -86,23 +88,25 @@ static void device_part(const struct model *model, const struct arguments *a, bo
     t = {};
     open_rig(&t, model, longest, shared ? GRAPH_ROWS : a->chunk, shared);
     measure_copy(t.l.stream);
-    if (!shared) flag_round_trips(t.l.stream);
+    const bool all = !shared && !a->only_stages;
+    if (all) flag_round_trips(t.l.stream);
     each_context(a->contexts, [&](uint32_t n, bool first) {
         if (first || !shared) stages(&t, n - 1, 1);
         if (first) stages(&t, n - 2, 2), stages(&t, n - 4, 4);
     });
-    if (!shared && a->chunk > PREFILL_ROWS) {
+    if (all && a->chunk > PREFILL_ROWS) {
         prefill_stages(&t, a->chunk);
         attention_part(&t, a->chunk, PROMPT);
         if (a->sparse && model->config.index_topk > 0) sparse_prefill(&t, a->sparse, a->chunk);
     }
-    if (!shared) prefill(&t, a->chunk, PROMPT);
+    if (all) prefill(&t, a->chunk, PROMPT);
     close_rig(&t);
 }
 
 int main(int argc, char **argv)
 {
-    struct arguments a = {"configs/deepseek-v3.2.json", "2048,32768,131072", 2048, 30720, 0, 0, 0, false};
+    struct arguments a = {
+        "configs/deepseek-v3.2.json", "2048,32768,131072", 2048, 30720, 0, 0, 0, false, false};
     static struct model model;
     cudaDeviceProp d;
     if (!read_arguments(&a, argc, argv)) return 2;
@@ -115,7 +119,8 @@ int main(int argc, char **argv)
     bench_model_open(&model.config);
     for (int shared = 0; shared <= 1 && !a.only_ducks; shared++) device_part(&model, &a, shared != 0);
     model.config.max_positions = 8192; // of the loops
-    for (uint32_t rows = 1; rows <= 2 && !a.only_ducks; rows++) loop_delayed(&model, 2048 - rows, rows, 0);
+    for (uint32_t rows = 1; rows <= 2 && !a.only_ducks && !a.only_stages; rows++)
+        loop_delayed(&model, 2048 - rows, rows, 0);
     if (a.delay_us) loop_delayed(&model, 2047, 1, a.delay_us);
     if (a.layers && a.experts) loop_ducks(&model, a.config, 2046, a.layers, a.experts);
     bench_model_close();

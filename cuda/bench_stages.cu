@@ -122,18 +122,31 @@ static void attention_stages(step *p)
     });
 }
 
-/* Dense layers' or shared experts', from layer `first`. */
+/* Dense layers' or shared experts', from layer `first`, of ordinary x: extreme ones take a division's slow
+ * way.
+ */
 static void inner_stage(step *p, const char *name, uint32_t first, uint32_t n)
 {
     struct lane *l = &p->t->l;
+    norm_args a = {};
+    a.c = l->c, a.j = l->j, a.h = l->h, a.weight = p->t->m.layers[first].post_norm, a.eps = l->s.eps,
+    a.x = l->x;
+    ok(cudaMemsetAsync(l->h, 0x3f, (size_t)p->rows * l->s.hidden * sizeof(float), l->stream), "h");
+    ok(launch_weigh(l->s, a, p->rows, l->stream), "weigh");
     const struct layer &y0 = p->t->m.layers[first];
     stage(p, name, first, n, weight_bytes(y0.gate) + weight_bytes(y0.up) + weight_bytes(y0.down),
           [&](struct layer &y, uint32_t) {
+              vec x = l->x;
+              if (!y.dense) x.squares = nullptr;
+              if (!y.dense && experts_serve(y.gate, y.up, y.down)) {
+                  ok(launch_experts(y.gate, y.up, y.down, x, l->gate, l->h, p->rows, l->stream), "experts");
+                  return;
+              }
               const vec inner = vec_of(l->dv, y.gate.rows);
               const matrix *const m[] = {&y.gate, &y.up}, *const down[] = {&y.down};
               const product_out o[] = {{l->gate, y.gate.rows, false}, {l->up, y.gate.rows, false}};
               const product_out h[] = {{l->h, l->s.hidden, true}};
-              ok(product(m, o, 2, l->x, p->rows, l->stream), "product");
+              ok(product(m, o, 2, x, p->rows, l->stream), "product");
               ok(launch_pack(l->gate, l->up, y.gate.rows, y.gate.rows, inner, p->rows, l->stream), "pack");
               ok(product(down, h, 1, inner, p->rows, l->stream), "product");
           });

@@ -161,6 +161,10 @@ static int feed_forward(struct lane *l, const chain *k, const struct layer *y, c
                         struct error *err)
 {
     if (k->big) return prefill_feed_forward(l, k, y, err);
+    if (!x.squares && experts_serve(y->gate, y->up, y->down)) {
+        GPU_TRY(launch_experts(y->gate, y->up, y->down, x, l->gate, l->h, k->rows, l->stream));
+        return 0;
+    }
     const uint32_t wide = y->gate.rows;
     const vec inner = vec_of(l->dv, wide);
     const matrix *const both[] = {&y->gate, &y->up};

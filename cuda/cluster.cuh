@@ -71,6 +71,13 @@ __device__ static inline void arrivals_opened()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* What this thread has read, or others before a barrier, is read before a bulk copy that it starts now writes
+ * there. */
+__device__ static inline void reads_done()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 __device__ static inline void arrival_expect(unsigned barrier, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

@@ -87,6 +87,15 @@ cudaError_t launch_pack_rows(const float *x, const float *up, uint32_t n, vec v,
 cudaError_t launch_add_rows(float *h, const float *y, const float *scale, uint32_t n, uint32_t rows,
                             cudaStream_t stream);
 
+/* ---- experts.cu ---- */
+
+/* A feed-forward of fp8 matrices as narrow as the shared experts', x normed: h (rows, down's rows) += down x
+ * (silu(gate x) x (up x)); inner (rows, gate's rows) lies between. */
+cudaError_t experts_open(size_t shared_limit); // bytes that a block may have
+bool experts_serve(const matrix &gate, const matrix &up, const matrix &down);
+cudaError_t launch_experts(const matrix &gate, const matrix &up, const matrix &down, const vec &x,
+                           float *inner, float *h, uint32_t rows, cudaStream_t stream);
+
 /* ---- absorb.cu ---- */
 
 /* q (rows, heads, nope + rope) -> qa (rows, heads, latent + rope): per head keys x first part, second part

@@ -259,11 +259,6 @@ cudaError_t launch_query(const shape &s, const query_args &a, uint32_t rows, cud
     return gpu_launch(query_kernel, dim3(div_up(warps, 4), rows), 128, 0, stream, s, a);
 }
 
-__device__ static inline float silu(float x)
-{
-    return x / (1.0f + expf(-x));
-}
-
 __global__ void __launch_bounds__(128)
     pack_kernel(const float *x, const float *up, uint32_t n, uint32_t stride, vec v)
 {

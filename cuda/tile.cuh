@@ -55,41 +55,45 @@ __device__ static inline void mma(float c[4], unsigned a0, unsigned a1, unsigned
                      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* One tile: cur = this lane's 64 bytes of it, xt = index of the tile's first 64 or 128 inputs in x. Columns
- * and sums of rows beyond `live` are those of others: nobody looks at them, and no lane has to ask. */
+/* The sums of row t of an fp8 tile: cur = this lane's 64 bytes of it, x = the first of the lane's inputs, f =
+ * the scales of tile and row. */
+__device__ static inline void tile_fp8(const uint4 *x, const uint4 cur[4], float f, float total[4])
+{
+    float c[4] = {};
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint4 b[2] = {x[8 * h], x[8 * h + 1]};
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            unsigned a0, a1, a2, a3;
+            widen(word(cur[2 * h], s), a0, a2);
+            widen(word(cur[2 * h + 1], s), a1, a3);
+            mma<MATRIX_FP8>(c, a0, a1, a2, a3, word(b[s / 2], 2 * (s & 1)), word(b[s / 2], 2 * (s & 1) + 1));
+        }
+    }
+    // Columns 2t and 2t + 1 are hi and lo of row t.
+    total[0] = fmaf(c[0] + c[1], f, total[0]);
+    total[1] = fmaf(c[2] + c[3], f, total[1]);
+}
+
+/* One tile: xt = index of the tile's first 64 or 128 inputs in x. Columns and sums of rows beyond `live` are
+ * those of others: nobody looks at them, and no lane has to ask. */
 template <int TYPE, int GROUPS>
 __device__ static inline void tile(const vec &v, const uint4 cur[4], uint32_t row0, uint32_t live,
                                    uint32_t xt, float scale, float total[GROUPS][4])
 {
     const unsigned lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    constexpr unsigned parts = TYPE == MATRIX_FP8 ? 2 : 3;
-    constexpr int groups = TYPE == MATRIX_FP8 ? 1 : GROUPS; // fp8 has four rows in one
+    if constexpr (TYPE == MATRIX_FP8) { // four rows in one group
+        const uint4 *x = reinterpret_cast<const uint4 *>(v.h) +
+                         ((row0 + min(g / 2, live - 1)) * v.blocks + xt) * 32 + (g & 1) * 16 + 2 * t;
+        tile_fp8(x, cur, scale * v.hs[(row0 + min(t, live - 1)) * v.blocks + xt], total[0]);
+    } else {
 #pragma unroll
-    for (int n = 0; n < groups; n++) {
-        const unsigned column = n * 8 + g, r = min(column / parts, live - 1), p = column % parts;
-        float c[4] = {};
-        if constexpr (TYPE == MATRIX_FP8) {
-            const uint4 *x =
-                reinterpret_cast<const uint4 *>(v.h) + ((row0 + r) * v.blocks + xt) * 32 + p * 16 + 2 * t;
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const uint4 b[2] = {x[8 * h], x[8 * h + 1]};
-#pragma unroll
-                for (int s = 0; s < 4; s++) {
-                    unsigned a0, a1, a2, a3;
-                    widen(word(cur[2 * h], s), a0, a2);
-                    widen(word(cur[2 * h + 1], s), a1, a3);
-                    mma<TYPE>(c, a0, a1, a2, a3, word(b[s / 2], 2 * (s & 1)),
-                              word(b[s / 2], 2 * (s & 1) + 1));
-                }
-            }
-            // Columns 2t and 2t + 1 are hi and lo of row t.
-            const float f = scale * v.hs[(row0 + min(t, live - 1)) * v.blocks + xt];
-            total[0][0] = fmaf(c[0] + c[1], f, total[0][0]);
-            total[0][1] = fmaf(c[2] + c[3], f, total[0][1]);
-        } else {
+        for (int n = 0; n < GROUPS; n++) {
+            const unsigned column = n * 8 + g, r = min(column / 3, live - 1), p = column % 3;
             const uint4 *x = reinterpret_cast<const uint4 *>(v.b) + ((row0 + r) * v.blocks + xt / 2) * 48 +
                              p * 16 + (xt & 1) * 8 + t;
+            float c[4] = {};
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const uint4 b = x[4 * h];

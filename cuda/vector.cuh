@@ -98,6 +98,11 @@ __device__ static inline float4 load_block(const float *x, uint32_t n, uint32_t 
     return i < n ? *reinterpret_cast<const float4 *>(x + i) : make_float4(0, 0, 0, 0);
 }
 
+__device__ static inline float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
 /* A pair of values turned by a rotary angle, cs = its cosine and sine. */
 __device__ static inline float2 rotate(float a, float b, float2 cs)
 {
