@@ -1,6 +1,7 @@
 /* cuda_experts_test.cu: the shared experts' feed-forward in two launches beside the plain products: nearly
  * the same sums at full and at small size, and a row's bits whatever shares the launch and however much
- * shared memory the device has. */
+ * shared memory the device has. With two numbers, hidden and inner size, that shape alone: for checkers,
+ * which take their time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +153,7 @@ static void run(uint32_t hidden, uint32_t width, size_t limit)
     free(in), free(start), free(alone);
 }
 
-int main()
+int main(int argc, char **argv)
 {
     const char *const overlap = getenv("DUCKD_CUDA_PDL");
     int devices = 0, limit;
@@ -165,7 +166,12 @@ int main()
     must(rows_open(), "rows_open");
     must(product_open(), "product_open");
     must(experts_open((size_t)limit), "experts_open");
+    if (argc == 3) {
+        run((uint32_t)atoi(argv[1]), (uint32_t)atoi(argv[2]), (size_t)limit);
+        return failures ? 1 : 0;
+    }
     run(7168, 2048, (size_t)limit);
+    run(7168, 128, (size_t)limit);
     run(288, 128, (size_t)limit);
     run(256, 96, (size_t)limit);
     run(1040, 1040, (size_t)limit);
