@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "duck/duck_core.h"
+#include "duck/program.h"
 #include "duck/program_elf.h"
 #include "duck/program_trace.h"
 #include "tests/fp9/fp9_random.h"
@@ -175,6 +177,33 @@ static void calls_are_told_from_other_words(void **state)
     assert_int_equal(program_trace((const uint8_t *)stack, 15, code, start, 24, out, 2), 1);
 }
 
+/* A duck runs a program of its own ABI only, so whoever changes what the two share has to count it up. Sizes
+ * give most changes away: of an expert, and of a step of several tokens and slice runs. */
+static void the_abi_counts_what_a_step_lays_out(void **state)
+{
+    (void)state;
+    const struct duck_bank_shape bank = {.routed = 8, .always = 1, .width = 128};
+    const struct duck_run run[] = {{0, 1, 5}, {0, 9, 2}};
+    for (int f = 0; f < FP9_FORMATS; f++) {
+        const struct duck_shape shape = {
+            .hidden = 288, .banks = 1, .bank = &bank, .runs = 2, .run = run, .format = (enum fp9_format)f};
+        const size_t room = duck_core_bytes(&shape);
+        void *memory = aligned_alloc(64, room);
+        const struct duck_core *d = duck_core_init(memory, room, &shape, fp9_select("scalar"));
+        const struct {
+            uint32_t abi;
+            size_t core, step;
+        } now = {PROGRAM_ABI, room, duck_step_scratch_bytes(d, 33, 3)},
+          known = {6, f == FP9_FP9 ? 510656 : 440960, 623872};
+        free(memory);
+        if (now.abi != known.abi || now.core != known.core || now.step != known.step)
+            fail_msg(
+                "format %d: ABI %u had %zu bytes of weights and %zu of a step, %u has %zu and %zu: count "
+                "PROGRAM_ABI up for another layout, and write its sizes down here",
+                f, known.abi, known.core, known.step, now.abi, now.core, now.step);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +211,7 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_told_apart),
         cmocka_unit_test(rubbish_is_survived),
         cmocka_unit_test(calls_are_told_from_other_words),
+        cmocka_unit_test(the_abi_counts_what_a_step_lays_out),
     };
     return cmocka_run_group_tests(tests, read_program, NULL);
 }
