@@ -6,8 +6,8 @@
  * decoding is a constant of every function, and each kernel is made once for each way.
  *
  *   WAY_FP9    the second view is the word xor-ed with S; S for the next word is S added to itself, which
- *              runs on more ports than a shift: 9 operations for 4 x 8 weights, or 8
- *              where words come out of memory for each use
+ *              runs on more ports than a shift: 9 operations for 4 x 8 weights, or 8 where words come out of
+ *              memory for each use
  *   WAY_E4M3   a view's two inputs are the upper or the lower bytes of its 16-bit halves, with their signs
  *              shifted down by four or multiplied by 16: 8 operations; 2^-8 raw(w), which the packed scales
  *              make good
@@ -168,11 +168,12 @@ FP9__INLINE void fp9__tile_products(enum fp9__way way, const uint8_t *strip, siz
     }
 }
 
-/* ---- more tokens: a tile is unpacked once into L1, two inputs to a lane ----
+/* ---- more tokens: the views of a block are unpacked once into L1, two inputs to a lane ----
  *
  * The upper half of a lane is what an even input has in the upper half of its fp32 bits, the lower half the
- * same of the odd input after it (the lower halves of the weights are zero): a mask or a shift is left to do.
- * Whole weights would be twice the stores, and beside the products a store costs the time of two loads. */
+ * same of the odd input after it (the lower halves of the weights are zero): fp9__half() makes either a
+ * weight. Whole weights would be twice the stores, and beside the products a store costs the time of two
+ * loads. */
 
 /* Of a word's second view: as its first view has inputs 0 and 1, those inputs have 2 and 3 in the halves of
  * the lanes. */
@@ -187,28 +188,6 @@ FP9__INLINE __m256i fp9__second_halves(enum fp9__way way, __m256i view)
 FP9__INLINE __m256i fp9__mask(enum fp9__way way)
 {
     return _mm256_set1_epi32(way == FP9__WAY_E4M3 ? (int)0x87f00000 : (int)0x8ff00000);
-}
-
-/* Inputs 0 and 1 of a word's first view, or 2 and 3 of its second. */
-FP9__INLINE __m256i fp9__two_inputs(enum fp9__way way, __m256i view, bool second)
-{
-    const __m256i mask = _mm256_set1_epi32(way == FP9__WAY_E4M3 ? (int)0x87f087f0 : (int)0x8ff08ff0);
-    if (second) view = fp9__second_halves(way, view);
-    return _mm256_and_si256(view, mask);
-}
-
-/* All of tile t of a strip: four vectors, `step` apart. */
-FP9__INLINE void fp9__unpack(enum fp9__way way, const uint8_t *strip, size_t t, __m256i *w, size_t step)
-{
-    __m256i s = fp9__signs(way, strip, t);
-    const uint8_t *words = strip + fp9__head(fp9__format(way)) + t * FP9__TILE_BYTES;
-    FP9__UNROLL
-    for (unsigned half = 0; half < 2; half++) {
-        __m256i word = fp9__load(words + half * FP9__VECTOR);
-        w[2 * half * step] = fp9__two_inputs(way, fp9__first_view(way, word), false);
-        w[(2 * half + 1) * step] = fp9__two_inputs(way, fp9__second_view(way, word, s), true);
-        s = fp9__next_signs(way, s);
-    }
 }
 
 /* |x| < 2^-60 -> +0, compared as integers: a subnormal operand would trap. */
