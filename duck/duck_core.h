@@ -141,7 +141,8 @@ void duck_work_run_with(const struct duck_work *w, const struct fp9_kernels *k, 
                         uint32_t task);
 /* With these kernels in pieces, for the one core that has other things to look after in between: begins
  * `task`, or goes on with it, for about *work multiply-adds (decoding a weight counted as three), and takes
- * off *work what was done. 1: the task is done. One task at a time. */
+ * off *work what was done; a block of inputs and an expert's part of a quad are done as a whole, with
+ * hundreds of tokens some 500000. 1: the task is done. One task at a time. */
 int duck_work_run_piece(const struct duck_work *w, const struct fp9_kernels *k, enum duck_phase phase,
                         uint32_t task, size_t *work);
 #define DUCK_PIECE_WORK 160000u // some 7 us
