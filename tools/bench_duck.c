@@ -122,7 +122,10 @@ static int set_up(struct bench *b)
     memset(b->nops_of, 0, o->threads * sizeof *b->nops_of);
     b->kernels->prepare(b->x, o->hidden, b->xs);
     b->plain_chunk = 8;
-    b->plain_rows = (size_t)3 * o->top_k * o->width; // one token's experts
+    b->plain_rows =
+        (size_t)3 * o->top_k * o->width; // one token's experts, or what there is in 9 bits a weight
+    const size_t there = b->largest->bytes / (o->hidden / 8 * 9) / b->plain_chunk * b->plain_chunk;
+    if (b->plain_rows > there) b->plain_rows = there;
     fill_plain(b);
     return 0;
 }

@@ -53,10 +53,11 @@ static void take_rates(const struct bench *b, struct medians *m)
     const struct options *o = &b->o;
     double dots = (double)o->threads * CACHED_PASSES * CACHED_PANELS;
     double macs = 3.0 * o->top_k * o->width * o->hidden;
+    double plain = (double)b->plain_rows * o->hidden;
     size_t read_bytes = b->largest->bytes / 128 * 128;
     m->gb[READ] = per_ns((double)read_bytes, m, READ);
     m->gb[L2_PLAIN] = per_ns(dots * (double)fp9_panel_bytes(FP9_FP9, o->hidden), m, L2_PLAIN);
-    m->gb[PLAIN] = per_ns(macs * 9 / 8, m, PLAIN);
+    m->gb[PLAIN] = per_ns(plain * 9 / 8, m, PLAIN);
     for (int row = L2_OURS; row < PLAIN; row++) {
         if (row == L2_PLAIN || !o->has[bench_row_format[row]]) continue;
         double part = row == HIDDEN || row == HIDDEN8 ? 2.0 / 3 : row == DOWN || row == DOWN8 ? 1.0 / 3 : 1;
@@ -70,7 +71,7 @@ static void take_rates(const struct bench *b, struct medians *m)
     m->gflop[FMA] = per_ns((double)FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads, m, FMA);
     m->gflop[FMA512] = per_ns(2.0 * FMA_ROUNDS * LIMITS_FMA_FLOPS * o->threads, m, FMA512);
     m->gflop[L2_PLAIN] = per_ns(dots * 8 * o->hidden * 2, m, L2_PLAIN);
-    m->gflop[PLAIN] = per_ns(2 * macs, m, PLAIN);
+    m->gflop[PLAIN] = per_ns(2 * plain, m, PLAIN);
 }
 
 /* The least that a step can be held to, in GFLOP/s. */

@@ -59,11 +59,23 @@ static void help_is_on_stdout(void **state)
     outcome_free(&o);
 }
 
+/* All of a bank's experts at once in 8 bits a weight: the plain rows, in 9, must stay within its memory. */
+static void plain_rows_stay_within_the_bank(void **state)
+{
+    (void)state;
+    struct outcome o = run("${D%%/*}/bench-duck --format e4m3 --experts 2 --top-k 2 --width 64 --hidden 4096 "
+                           "--repeat 1 --csv");
+    if (o.status) fail_msg("status %d: %s", o.status, o.err);
+    assert_non_null(strstr(o.out, "plain F16C GEMV"));
+    outcome_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_options_get_one_line),
         cmocka_unit_test(help_is_on_stdout),
+        cmocka_unit_test(plain_rows_stay_within_the_bank),
     };
     return cmocka_run_group_tests_name("cli tools", tests, NULL, remove_scratch);
 }
