@@ -25,8 +25,9 @@ int gpu_check(cudaError_t e, struct error *err, const char *what);
         if (gpu_try_rc) return gpu_try_rc;                                                                   \
     } while (0)
 
-/* The share of a multiprocessor's memory that is shared memory, the same for all kernels but attention: it
- * changes only while nothing runs there, and what is left must hold all loads that are under way. */
+/* The share of a multiprocessor's memory that is shared memory, the same for all kernels whose loads go
+ * through the first-level cache (docs/gpu.md): it changes only while nothing runs there, and what is left
+ * must hold all loads that are under way. */
 static inline cudaError_t gpu_share(const void *kernel)
 {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 58);
