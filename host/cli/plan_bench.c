@@ -9,12 +9,6 @@
 #include "host/cli/output.h"
 #include "host/plan/work.h"
 
-static bool is(const cJSON *object, const char *key, const char *text)
-{
-    const char *s = cJSON_GetStringValue(cJSON_GetObjectItem(object, key));
-    return s && !strcmp(s, text);
-}
-
 /* The rate at which what the backend reads for a few rows, as it is counted here, takes the time that it was
  * measured to take by itself in all layers and the head. */
 static double backend_gb_s(const struct model_config *c, const struct forecast_inputs *in, double rows,
@@ -36,9 +30,7 @@ static void apply_backend(const struct plan_bench *b, const struct model_config 
 int plan_bench_apply(const struct plan_bench *b, const struct model_config *c, struct forecast_inputs *in,
                      struct error *err)
 {
-    const cJSON *h = cJSON_GetObjectItem(b->root, "hardware");
-    const bool cpu = is(b->root, "backend", "cpu");
-    if (!cpu && in->gpu < 1)
+    if (!b->on_cpu && in->gpu < 1)
         return error_set(err, -EINVAL, "the run used a GPU, the hardware file has none: gpu is %g", in->gpu);
     in->kinds = 0;
     in->ducks = b->ducks;
@@ -47,13 +39,12 @@ int plan_bench_apply(const struct plan_bench *b, const struct model_config *c, s
     in->memory_share = in->flop_share = 1; // measured, not peaks
     in->kv_bytes = b->kv_bytes;
     in->held_experts = b->held_experts;
-    in->expert_bits = is(h, "expert_format", "e4m3") ? 8 : 9;
-    const bool local = cJSON_IsTrue(cJSON_GetObjectItem(h, "local"));
-    if (local) in->domains = 1; // whatever wires the file has, these ducks have none
-    in->shared_on_gpu = cJSON_IsTrue(cJSON_GetObjectItem(h, "shared_on_gpu"));
-    if (!cpu) return 0;
-    in->one_job = local ? 1 : 0;   // mtp_verify_policy()
-    in->dual_lane = local ? 0 : 1; // nor do two chunks of a prompt share the cores
+    in->expert_bits = b->e4m3 ? 8 : 9;
+    if (b->local) in->domains = 1; // whatever wires the file has, these ducks have none
+    in->shared_on_gpu = b->shared_on_gpu;
+    if (!b->on_cpu) return 0;
+    in->one_job = b->local ? 1 : 0;   // mtp_verify_policy()
+    in->dual_lane = b->local ? 0 : 1; // nor do two chunks of a prompt share the cores
     in->draft_bits = 4;
     in->gpu = 0;
     apply_backend(b, c, in);

@@ -20,8 +20,10 @@ struct plan_bench_case {
 
 struct plan_bench {
     cJSON *root;
-    const char *model;  // that was run: a folder or a config.json
-    bool mtp, cpu_time; // times are of this process's CPU time
+    const char *model;          // that was run: a folder or a config.json
+    bool mtp, on_cpu, cpu_time; // the backend; times are of this process's CPU time
+    bool local, e4m3;           // ducks: in the process; their format
+    bool shared_on_gpu;
     double ducks, gb_s, gflops, kv_bytes, held_experts;
     double row_ms, rows, layer_ms; // of a backend on the cores: one row all through; a layer of so many
     double pair_gb_s, pair_ms;     // of two rows in one step and job, where drafts are verified so; NAN

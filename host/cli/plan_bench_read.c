@@ -105,6 +105,10 @@ static int read_members(struct plan_bench *b, struct error *err)
     b->model = cJSON_GetStringValue(cJSON_GetObjectItem(b->root, "model"));
     b->mtp = cJSON_IsTrue(cJSON_GetObjectItem(b->root, "mtp"));
     b->cpu_time = is(h, "clock", "cpu");
+    b->on_cpu = is(b->root, "backend", "cpu");
+    b->e4m3 = is(h, "expert_format", "e4m3");
+    b->local = cJSON_IsTrue(cJSON_GetObjectItem(h, "local"));
+    b->shared_on_gpu = cJSON_IsTrue(cJSON_GetObjectItem(h, "shared_on_gpu"));
     int rc = read_hardware(b, h, err);
     if (!rc && cJSON_IsTrue(cJSON_GetObjectItem(b->root, "synthetic"))) rc = take(b->root, &held, 1, err);
     if (rc) return rc;
@@ -113,7 +117,7 @@ static int read_members(struct plan_bench *b, struct error *err)
         return error_set(err, -EINVAL, "has no model, cases or hardware: bench did not write it");
     if (!(b->gb_s > 0 && b->gflops > 0 && b->kv_bytes >= 1))
         return error_set(err, -EINVAL, "hardware was not measured (an interrupted run, or no experts)");
-    if (is(b->root, "backend", "cpu") && !(b->row_ms > 0 && b->rows >= 1 && b->layer_ms > 0))
+    if (b->on_cpu && !(b->row_ms > 0 && b->rows >= 1 && b->layer_ms > 0))
         return error_set(err, -EINVAL,
                          "hardware has no times of the CPU backend: an older bench wrote it, run it again");
     return read_cases(b, cases, err);
