@@ -1,6 +1,4 @@
 /* bench_rows.c: the rows of bench-duck, run and timed. */
-#include <time.h>
-
 #include "host/util/clock.h"
 #include "tools/bench_duck.h"
 #include "tools/bench_limits.h"
@@ -21,10 +19,7 @@ uint32_t bench_below(struct bench *b, uint32_t n) // xorshift64
 
 static uint64_t now(const struct bench *b)
 {
-    if (!b->o.cpu_time) return clock_ns();
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return b->o.cpu_time ? clock_cpu_ns() : clock_ns();
 }
 
 /* In pieces that whoever is free takes, as the kernels' tasks are: with a share for each thread the slowest
