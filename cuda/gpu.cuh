@@ -33,6 +33,10 @@ static inline cudaError_t gpu_share(const void *kernel)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 58);
 }
 
+/* Whether a switch for tools is off: a debugger or race checker that runs a kernel to its end before the next
+ * call of the program returns would wait forever for a graph that waits for the program. */
+bool gpu_off(const char *variable);
+
 extern bool gpu_pdl; // off for sanitizers and for measuring what it brings
 
 template <class... P, class... A>
