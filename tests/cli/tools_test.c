@@ -29,6 +29,16 @@ static const struct refusal refusals[] = {
     {"bench-net --flock f --result fp8", "--result can be f32 or bf16, not 'fp8'"},
     {"bench-net --flock f --compare 3 --steps 10", "--compare needs --steps 256 or more, not 10"},
     {"bench-net --flock nowhere", "flock 'nowhere' is neither local, local:N nor a file"},
+#ifdef HAS_BENCH_GPU
+    {"bench-gpu stray", "bench-gpu: there is no use for 'stray' (try: bench-gpu --help)"},
+    {"bench-gpu --chunk 0", "--chunk is 0, it can be 1 to 65536"},
+    {"bench-gpu --context 2048,3", "--context is 3, it can be 5 to 1048576"},
+    {"bench-gpu --context 2048,", "--context takes a number, not ''"},
+    {"bench-gpu --context 9,9,9,9,9,9,9,9,9,9,9,9,9,9,9,9,9", "it can be 16 numbers at most"},
+    {"bench-gpu --ducks 2 many", "--ducks takes a number, not 'many'"},
+    {"bench-gpu --ducks 2", "--ducks takes 2 values, there is 1"},
+    {"bench-gpu --delay", "--delay takes 1 value, there are 0"},
+#endif
 };
 
 static void bad_options_get_one_line(void **state)
@@ -57,6 +67,12 @@ static void help_is_on_stdout(void **state)
     assert_non_null(strstr(o.out, "usage: bench-duck"));
     assert_non_null(strstr(o.out, "usage: bench-net"));
     outcome_free(&o);
+#ifdef HAS_BENCH_GPU
+    o = run("${D%%/*}/bench-gpu --help");
+    assert_int_equal(o.status, 0);
+    assert_non_null(strstr(o.out, "usage: bench-gpu"));
+    outcome_free(&o);
+#endif
 }
 
 /* All of a bank's experts at once in 8 bits a weight: the plain rows, in 9, must stay within its memory. */
