@@ -1,4 +1,5 @@
 /* completion_json.c: what completions look like in JSON: chunks of a stream and whole answers. */
+#include <math.h>
 #include <string.h>
 
 #include "host/http/exchange.h"
@@ -197,13 +198,14 @@ static void put_usage(struct buffer *b, const struct job_output *last)
                   "\"completion_tokens_details\":{\"reasoning_tokens\":%u}}",
                   r->prompt_tokens, r->generated_tokens, r->prompt_tokens + r->generated_tokens,
                   r->cached_tokens, last->reasoning_tokens);
-    double prefilled = r->prompt_tokens - r->cached_tokens;
+    double prefilled = r->prompt_tokens - r->cached_tokens; // what was not measured is null
+    bool decoded = r->generated_tokens > 1 && r->decode_ms > 0;
     buffer_text(b, ",\"timings\":{\"ttft_ms\":");
     buffer_json_number(b, r->ttft_ms, 2);
     buffer_text(b, ",\"prefill_tok_s\":");
-    buffer_json_number(b, r->prefill_ms > 0 ? 1e3 * prefilled / r->prefill_ms : 0, 2);
+    buffer_json_number(b, r->prefill_ms > 0 ? 1e3 * prefilled / r->prefill_ms : NAN, 2);
     buffer_text(b, ",\"decode_tok_s\":");
-    buffer_json_number(b, r->decode_ms > 0 ? 1e3 * (r->generated_tokens - 1) / r->decode_ms : 0, 2);
+    buffer_json_number(b, decoded ? 1e3 * (r->generated_tokens - 1) / r->decode_ms : NAN, 2);
     buffer_printf(b, ",\"drafts_proposed\":%u,\"drafts_accepted\":%u}", r->drafts_proposed,
                   r->drafts_accepted);
 }

@@ -76,6 +76,7 @@ static const cJSON *get(const cJSON *object, const char *key)
 
 static int wrong(struct api_problem *p, const char *key, const char *what, const cJSON *item)
 {
+    if (!item) return api_problem_set(p, 400, "invalid_value", key, "%s is missing: %s", key, what);
     return api_problem_set(p, 400, "invalid_value", key, "%s must be %s, not %s", key, what,
                            json_show(item).s);
 }
@@ -249,7 +250,7 @@ static int check_undone(const cJSON *body, struct api_problem *p)
     rc = read_number(body, "best_of", 1, 1, true, &n, p);
     if (rc) return api_problem_set(p, 400, "unsupported_value", "best_of", "best_of can only be 1");
     const cJSON *format = get(body, "response_format"), *type = format ? get(format, "type") : NULL;
-    if (type && (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0))
+    if (format && !(cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0))
         return api_problem_set(p, 400, "unsupported_value", "response_format",
                                "response_format can only be of type text");
     const cJSON *functions = get(body, "functions"), *call = get(body, "function_call");
@@ -285,7 +286,8 @@ static int read_thinking(const struct http_options *o, const cJSON *body, bool f
     if (effort && !cJSON_IsString(effort)) return wrong(p, "reasoning_effort", "a string", effort);
     // An effort is a wish: a model without thoughts answers at once.
     *thinking = can && !forced && effort && strcmp(effort->valuestring, "none") != 0;
-    if (type && cJSON_IsString(type)) *thinking = wanted = !strcmp(type->valuestring, "enabled");
+    if (block && !cJSON_IsString(type)) return wrong(p, "thinking", "an object with a type", block);
+    if (type) *thinking = wanted = !strcmp(type->valuestring, "enabled");
     if (kwargs && !cJSON_IsObject(kwargs)) return wrong(p, "chat_template_kwargs", "an object", kwargs);
     static const char *const names[] = {"thinking", "enable_thinking"};
     for (size_t i = 0; kwargs && i < 2; i++) {
@@ -314,8 +316,8 @@ static int read_ids(const cJSON *array, uint32_t vocab, struct ids *out, struct 
     {
         double x = item->valuedouble;
         if (!cJSON_IsNumber(item) || x != floor(x) || x < 0 || x >= vocab)
-            return api_problem_set(p, 400, "invalid_value", "prompt", "a token id is a whole number below %u",
-                                   vocab);
+            return api_problem_set(p, 400, "invalid_value", "prompt",
+                                   "a token id is a whole number below %u, not %s", vocab, json_show(item).s);
         if (ids_push(out, (int32_t)x)) return api_problem_set(p, 500, NULL, NULL, "out of memory");
     }
     return 0;

@@ -173,11 +173,14 @@ const cases = {
         await refused(ask('x', { logit_bias: { 6400: 1 } }), 400, /logit_bias names token '6400'; ids are 0 to 6399/);
         await refused(ask('x', { top_logprobs: 2 }), 400, /needs logprobs/);
         await refused(ask('x', { response_format: { type: 'json_object' } }), 400, /response_format/);
+        await refused(ask('x', { response_format: 'json_object' }), 400, /response_format can only be of type text/);
+        await refused(ask('x', { thinking: true }), 400, /thinking must be an object with a type, not true .*\| thinking \|/);
         await refused(ask('x', { tools: [{ type: 'function', function: {} }] }), 400, /tools\[0\] needs function.name/);
         await refused(ask('duck '.repeat(5000)), 400, /maximum context length is 4096 tokens; the messages have \d{4,} tokens.*invalid_request_error.*context_length_exceeded/);
         await refused(ask('duck '.repeat(5000), { stream: true }), 400, /context_length_exceeded/);
         await refused({ prompt: ['a', 'b'] }, 400, /only one prompt/, '/v1/completions');
-        await refused({ prompt: [6400] }, 400, /token id/, '/v1/completions');
+        await refused({ prompt: [6400] }, 400, /token id is a whole number below 6400, not 6400/, '/v1/completions');
+        await refused({}, 400, /prompt is missing: a string or an array of token ids/, '/v1/completions');
         await refused('x', 404, /nothing at \/v1\/nowhere \|/, '/v1/nowhere/');
         const wrong = await fetch(`${server.url}/v1/chat/completions`);
         assert.equal(wrong.status, 405);
@@ -200,6 +203,8 @@ const cases = {
         const biased = await text({ logit_bias: { [tokens[0]]: -100 } });
         assert.ok(!biased.message.content.startsWith(plain.message.content.slice(0, 5)), 'logit_bias');
         assert.equal((await (await chat(ask('What is a duck?', { max_completion_tokens: 5 }))).json()).usage.completion_tokens, 5);
+        const { timings } = await (await chat(ask('What is a duck?', { max_tokens: 1 }))).json();
+        assert.ok(timings.prefill_tok_s > 0 && timings.decode_tok_s === null, 'one token has no rate of decoding');
     },
     async 'stop strings end the answer and are never sent'() {
         const whole = await (await chat(ask('What is a duck?', { stop: 'footed broad' }))).json();
