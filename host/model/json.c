@@ -133,9 +133,12 @@ int json_read(cJSON **out, const char *path, size_t max_bytes, struct error *err
     *out = NULL;
     const char *name = json_path_tail(path);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO is refused, not waited for
+    struct stat st;
+    // A link into nowhere is not "no file": callers that can do without one must not pass over it.
+    if (fd < 0 && errno == ENOENT && lstat(path, &st) == 0)
+        return error_set(err, -EINVAL, "%s: a link to a file that is not there", name);
     if (fd < 0) return error_set(err, -errno, "%s: cannot open: %s", name, strerror(errno));
     char *text = NULL;
-    struct stat st;
     int rc = 0;
     if (fstat(fd, &st) < 0) {
         rc = error_set(err, -errno, "%s: %s", name, strerror(errno));

@@ -19,7 +19,8 @@
 /* `name` is used in messages only. The caller frees *out with cJSON_Delete(). */
 int json_parse(cJSON **out, const char *text, size_t length, const char *name, struct error *err);
 
-/* Parses a whole file of at most max_bytes. -ENOENT when there is none. */
+/* Parses a whole file of at most max_bytes. -ENOENT when there is none, but not for a link
+ * into nowhere. */
 int json_read(cJSON **out, const char *path, size_t max_bytes, struct error *err);
 
 /* The member, or NULL when it is absent or null. Keys are case sensitive. */

@@ -378,17 +378,30 @@ static void model_without_directory(void **state)
     model_close(&m);
 }
 
+static size_t read_file(const char *path, char *text, size_t size)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    size_t n = fread(text, 1, size - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    return n;
+}
+
+static void copy_config(const char *dir)
+{
+    static char text[65536];
+    size_t n = read_file(SOURCE_DIR "/configs/deepseek-v3.2.json", text, sizeof text);
+    write_file(dir, "config.json", text, n);
+}
+
 /* eos ids of both files count once each; what is wrong in the second file is said with its name. */
 static void generation_config(void **state)
 {
     (void)state;
-    char dir[128], text[65536] = "";
+    char dir[128];
     new_dir(dir);
-    FILE *f = fopen(SOURCE_DIR "/configs/deepseek-v3.2.json", "rb");
-    assert_non_null(f);
-    size_t n = fread(text, 1, sizeof text, f);
-    fclose(f);
-    write_file(dir, "config.json", text, n);
+    copy_config(dir);
     write_file(dir, "generation_config.json", "{\"eos_token_id\":[1,5],\"bos_token_id\":3}", 39);
     struct model_config c;
     struct error err = {""};
@@ -402,17 +415,71 @@ static void generation_config(void **state)
         (const char *const[EXPECT_PARTS]){"generation_config.json", "eos_token_id is -1", "129280"});
 }
 
+/* A cache that was not filled: the link is there, the file is not. Reading on without it would change the
+ * answer in silence. */
+static void generation_config_is_a_broken_link(void **state)
+{
+    (void)state;
+    char dir[128], path[256];
+    new_dir(dir);
+    copy_config(dir);
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    assert_int_equal(symlink("../../blobs/missing", path), 0);
+    struct model_config c;
+    struct error err = {""};
+    expect_refusal(model_config_read(&c, dir, &err), &err,
+                   (const char *const[EXPECT_PARTS]){"generation_config.json", "a link to a file"});
+}
+
+/* Nothing would ask for these tensors, and every answer would be wrong. */
+static void shared_experts_are_not_in_the_config(void **state)
+{
+    (void)state;
+    char dir[128], path[256], *key;
+    static char text[65536];
+    static const char source[] = SOURCE_DIR "/models/duckling";
+    static const char *const files[] = {"model.safetensors.index.json", "model-00001-of-00003.safetensors",
+                                        "model-00002-of-00003.safetensors",
+                                        "model-00003-of-00003.safetensors"};
+    new_dir(dir);
+    size_t n = read_file(SOURCE_DIR "/models/duckling/config.json", text, sizeof text);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char target[256];
+        snprintf(target, sizeof target, "%s/%s", source, files[i]);
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        assert_int_equal(symlink(target, path), 0);
+    }
+    struct model m;
+    struct error err = {""};
+    write_file(dir, "config.json", text, n);
+    if (model_open(&m, dir, &err)) fail_msg("%s", err.text);
+    model_close(&m);
+    key = strstr(text, "n_shared_experts");
+    assert_non_null(key);
+    *key = 'N';
+    write_file(dir, "config.json", text, n);
+    expect_refusal(model_open(&m, dir, &err), &err,
+                   (const char *const[EXPECT_PARTS]){"safetensors: tensor model.layers.1.mlp.shared_experts",
+                                                     "config.json has no n_shared_experts"});
+    model_close(&m);
+}
+
 int main(void)
 {
     const size_t layout_count = sizeof layouts / sizeof *layouts,
                  request_count = sizeof requests / sizeof *requests;
-    struct CMUnitTest tests[8 + sizeof layouts / sizeof *layouts + sizeof requests / sizeof *requests] = {
-        cmocka_unit_test(files_are_no_plain_files), cmocka_unit_test(shard_is_a_symlink),
-        cmocka_unit_test(values_of_vectors),        cmocka_unit_test(values_of_rows),
-        cmocka_unit_test(model_without_config),     cmocka_unit_test(model_without_directory),
+    struct CMUnitTest tests[9 + sizeof layouts / sizeof *layouts + sizeof requests / sizeof *requests] = {
+        cmocka_unit_test(files_are_no_plain_files),
+        cmocka_unit_test(shard_is_a_symlink),
+        cmocka_unit_test(values_of_vectors),
+        cmocka_unit_test(values_of_rows),
+        cmocka_unit_test(model_without_config),
+        cmocka_unit_test(model_without_directory),
         cmocka_unit_test(generation_config),
+        cmocka_unit_test(generation_config_is_a_broken_link),
+        cmocka_unit_test(shared_experts_are_not_in_the_config),
     };
-    size_t n = 7;
+    size_t n = 9;
     for (size_t i = 0; i < layout_count; i++)
         tests[n++] =
             (struct CMUnitTest){layouts[i].name, check_layout, NULL, NULL, (void *)(uintptr_t)&layouts[i]};
