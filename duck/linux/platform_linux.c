@@ -174,6 +174,12 @@ int platform_linux_open(struct platform *out, const struct linux_options *o)
     snprintf(the.name, sizeof the.name, "%s", o->name);
     the.fd = o->fd;
     the.gone = o->gone;
+    const uint64_t total = total_memory();
+    if (total && o->memory_bytes > total) { // it could be mapped, and would be the end when it is filled
+        linux_say("--memory is %llu MB, this machine has %llu MB",
+                  (unsigned long long)(o->memory_bytes >> 20), (unsigned long long)(total >> 20));
+        return -1;
+    }
     void *memory = mmap(NULL, o->memory_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
@@ -194,7 +200,7 @@ int platform_linux_open(struct platform *out, const struct linux_options *o)
                              .cores = o->cores,
                              .memory = memory,
                              .memory_bytes = o->memory_bytes,
-                             .memory_total = total_memory(),
+                             .memory_total = total,
                              .firmware_hash = own_hash(),
                              .read_bytes_per_second =
                                  o->memory_bytes >= REAL_FROM ? bandwidth_measure(o->cores) : 0,

@@ -410,6 +410,7 @@ static void wrong_arguments_are_named(void **state)
         {{name, "--key", "/nonexistent", "--udp", "127.0.0.1"}, 1, "/nonexistent"},
         {{name, "--key", no_key, "--udp", "127.0.0.1"}, 1, "32 hexadecimal digits"},
         {{name, "--key", key_file, "--udp", "192.0.2.1"}, 1, "192.0.2.1"},
+        {{name, "--key", key_file, "--udp", "127.91.7.3", "--memory", "9000G"}, 1, "this machine has"},
         {{name, "--key", key_file, "--udp", "127.0.0.1", "--kernels", "mmx"}, 2, "mmx"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
