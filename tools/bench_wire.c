@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "duck/wire.h"
 #include "duck/wire_unit.h"
+#include "host/util/clock.h"
 
 enum { RUNS = 15, HIDDEN = 7168, SLICES = 8, UNIT_ELEMENTS = HIDDEN * 8 * SLICES };
 
@@ -14,13 +14,6 @@ static uint8_t frame[WIRE_DATAGRAM_MAX], unit[UNIT_ELEMENTS], packed[4 * HIDDEN]
 static float x[HIDDEN];
 static struct duck_core *core;
 static volatile uint64_t sink;
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void tag_1440(void)
 {
@@ -82,11 +75,12 @@ static void measure(const char *name, void (*fn)(void), size_t bytes)
     double best = 1e9;
     for (int r = 0; r < RUNS; r++) {
         int times = 0;
-        double start = seconds(), took;
+        uint64_t start = clock_ns();
+        double took;
         do {
             fn();
             times++;
-            took = seconds() - start;
+            took = (double)(clock_ns() - start) * 1e-9;
         } while (took < 0.005);
         if (took / times < best) best = took / times;
     }

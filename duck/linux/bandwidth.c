@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "duck/linux/platform_linux.h"
+
 enum { BYTES = 64 << 20, READ_MS = 100, CORES = 64 };
 
 struct reader {
@@ -35,13 +37,6 @@ static void *read_on(void *arg)
     return NULL;
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 uint64_t bandwidth_measure(uint32_t cores)
 {
     static struct reader reader[CORES];
@@ -55,10 +50,10 @@ uint64_t bandwidth_measure(uint32_t cores)
         if (pthread_create(&reader[started].thread, NULL, read_on, &reader[started])) break;
     while (atomic_load(&ready) < started) nanosleep(&(struct timespec){0, 1000000}, NULL);
     atomic_store(&go, 1);
-    double start = seconds();
+    const uint64_t start = linux_clock_ns();
     nanosleep(&(struct timespec){0, READ_MS * 1000000L}, NULL);
     atomic_store(&over, 1);
-    double took = seconds() - start;
+    const double took = (double)(linux_clock_ns() - start) * 1e-9;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < started; i++) {
         pthread_join(reader[i].thread, NULL);

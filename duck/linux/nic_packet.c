@@ -14,7 +14,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "duck/linux/platform_linux.h"
@@ -92,9 +91,7 @@ static uint32_t packet_recv(void *self, struct frame *out, uint32_t max)
 static bool is_hopeless(uint32_t bytes)
 {
     if (the.hopeless && bytes >= the.hopeless) return true;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    const uint64_t now = linux_clock_ns();
     if (the.stuck_ns == 0) the.stuck_ns = now;
     if (now - the.stuck_ns <= STUCK_NS) return false;
     the.stuck_ns = 0;

@@ -45,12 +45,17 @@ void linux_say(const char *format, ...)
     fprintf(stderr, "duck-linux%s%s: %s\n", the.name[0] ? " " : "", the.name, line);
 }
 
-static uint64_t linux_now(void *self)
+uint64_t linux_clock_ns(void)
 {
-    (void)self;
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t linux_now(void *self)
+{
+    (void)self;
+    return linux_clock_ns();
 }
 
 static void linux_random(void *self, uint8_t *out, size_t bytes)

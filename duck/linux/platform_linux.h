@@ -23,6 +23,9 @@ enum { PLATFORM_LINUX_FAILED = 2 }; // its value when nothing can be received an
 /* Ends workers' sleep, so that they see the stop. */
 void platform_linux_wake_all(const _Atomic uint32_t *word);
 
+/* The platform's clock. */
+uint64_t linux_clock_ns(void);
+
 /* The duck's own exit for messages: "duck-linux NAME: ...". */
 void linux_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

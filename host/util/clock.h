@@ -7,12 +7,17 @@
 #include <stdint.h>
 #include <time.h>
 
+static inline uint64_t clock__read(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* Nanoseconds since an arbitrary start, never going back. */
 static inline uint64_t clock_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return clock__read(CLOCK_MONOTONIC);
 }
 
 /* Waits for the condition until clock_ns() is `until`, whatever the time of day is set to meanwhile. False:
@@ -26,9 +31,13 @@ static inline bool clock_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, uint
 /* Of all threads of this process, on a CPU: on a busy machine it says more than the clock. */
 static inline uint64_t clock_cpu_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return clock__read(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+/* The same of the calling thread alone. */
+static inline uint64_t clock_thread_cpu_ns(void)
+{
+    return clock__read(CLOCK_THREAD_CPUTIME_ID);
 }
 
 #endif

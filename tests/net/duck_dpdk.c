@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <rte_eal.h>
@@ -26,6 +25,7 @@
 #include "duck/duck.h"
 #include "duck/linux/platform_linux.h"
 #include "duck/net.h"
+#include "host/util/clock.h"
 
 enum { BATCH = 32, BUFFERS = 2047, DESCRIPTORS = 512, NEVER_MS = 3600000 };
 
@@ -48,9 +48,7 @@ static struct {
 
 static void note_look(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec, gap = now - look.last_ns;
+    uint64_t now = clock_thread_cpu_ns(), gap = now - look.last_ns;
     if (look.last_ns) look.gap[gap / 1000 < LOOK_US ? gap / 1000 : LOOK_US]++;
     if (look.last_ns && gap > look.longest_ns) look.longest_ns = gap;
     look.last_ns = now;

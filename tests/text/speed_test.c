@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "host/util/clock.h"
 #include "tests/text/text_support.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -40,14 +40,6 @@ static const struct {
 
 static const char *tokenizer_path;
 
-/* This process's own time: what other processes do meanwhile does not count. */
-static uint64_t cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void a_megabyte_of_anything_is_encoded_in_time(void **state)
 {
     (void)state;
@@ -62,9 +54,9 @@ static void a_megabyte_of_anything_is_encoded_in_time(void **state)
         }
         struct ids ids = {0};
         struct error err = {0};
-        uint64_t start = cpu_ns();
+        uint64_t start = clock_cpu_ns();
         if (tokenizer_encode(t, text, length, true, &ids, &err)) fail_msg("%s: %s", cases[i].name, err.text);
-        uint64_t took = cpu_ns() - start;
+        uint64_t took = clock_cpu_ns() - start;
         printf("%-24s %8.1f ms %8zu ids\n", cases[i].name, (double)took / 1e6, ids.count);
         if (took > BOUND_NS) fail_msg("%s took %.1f s", cases[i].name, (double)took / 1e9);
         ids_free(&ids);
