@@ -119,18 +119,6 @@ static void start(void)
     set(REG_RDT, NIC_RING - 1); // head == tail would mean: none
 }
 
-static uint32_t e1000e_recv(void *self, struct frame *out, uint32_t max)
-{
-    (void)self;
-    return ring_recv(&the.ring, out, max);
-}
-
-static uint32_t e1000e_send(void *self, const struct frame *f, uint32_t count)
-{
-    (void)self;
-    return ring_send(&the.ring, f, count);
-}
-
 static uint32_t e1000e_mbps(void *self)
 {
     static const uint32_t mbps[] = {10, 100, 1000, 1000};
@@ -159,9 +147,10 @@ static int e1000e_open(struct nic *out, const struct nic_device *d, const char *
     if (make_rings(why)) return -1;
     the.d.allow_dma(the.d.self);
     start();
-    *out = (struct nic){.mtu = NIC_MTU,
-                        .recv = e1000e_recv,
-                        .send = e1000e_send,
+    *out = (struct nic){.self = &the.ring,
+                        .mtu = NIC_MTU,
+                        .recv = ring_recv,
+                        .send = ring_send,
                         .link_mbps = e1000e_mbps,
                         .stats = e1000e_stats};
     for (uint32_t i = 0; i < 6; i++) out->mac[i] = (uint8_t)(i < 4 ? low >> 8 * i : high >> 8 * (i - 4));

@@ -306,18 +306,6 @@ static int start(const char **why)
 
 /* ---- struct nic ---- */
 
-static uint32_t igc_recv(void *self, struct frame *out, uint32_t max)
-{
-    (void)self;
-    return ring_recv(&the.ring, out, max);
-}
-
-static uint32_t igc_send(void *self, const struct frame *f, uint32_t count)
-{
-    (void)self;
-    return ring_send(&the.ring, f, count);
-}
-
 /* igc_get_speed_and_duplex_copper_generic. */
 static uint32_t igc_mbps(void *self)
 {
@@ -364,9 +352,10 @@ static int igc_open(struct nic *out, const struct nic_device *d, const char **wh
     struct nic_stats none;
     memset(&the, 0, sizeof the);
     the.d = *d;
-    *out = (struct nic){.mtu = NIC_MTU,
-                        .recv = igc_recv,
-                        .send = igc_send,
+    *out = (struct nic){.self = &the.ring,
+                        .mtu = NIC_MTU,
+                        .recv = ring_recv,
+                        .send = ring_send,
                         .link_mbps = igc_mbps,
                         .stats = igc_stats,
                         .arm_wake = igc_arm_wake};

@@ -1,10 +1,10 @@
 /* ring.h: one ring of NIC_RING descriptors each way, as igc, rtl8125 and e1000e share it: frames that are
  * lent to the caller and armed again with its next recv(), pieces that are no frame, copies, padding,
- * reclaiming, one doorbell per batch. A driver brings the shape of its descriptors (struct ring_ops) and
- * starts the device.
+ * reclaiming, one doorbell per batch. A driver brings the shape of its descriptors (struct ring_ops), starts
+ * the device and gives struct nic its ring with ring_recv() and ring_send().
  *
- * Functions of a header: each driver has its own, so that calls through its constant ring_ops are inlined,
- * and tests can seed mistakes into them as into the driver itself (tests/nic). */
+ * Functions of a header: each driver has its own, so that tests can seed mistakes into them as into the
+ * driver itself (tests/nic). */
 #ifndef DUCK_NIC_RING_H
 #define DUCK_NIC_RING_H
 
@@ -82,8 +82,9 @@ static int ring_is_frame(struct ring *r, uint32_t look, uint32_t bytes)
     return 0;
 }
 
-static uint32_t ring_recv(struct ring *r, struct frame *out, uint32_t max)
+static uint32_t ring_recv(void *self, struct frame *out, uint32_t max)
 {
+    struct ring *r = self;
     uint32_t n = 0;
     ring_rearm(r);
     if (max > NIC_BATCH) max = NIC_BATCH;
@@ -116,8 +117,9 @@ static void ring_queue(struct ring *r, const struct frame *f)
     r->stats.out++;
 }
 
-static uint32_t ring_send(struct ring *r, const struct frame *f, uint32_t count)
+static uint32_t ring_send(void *self, const struct frame *f, uint32_t count)
 {
+    struct ring *r = self;
     uint32_t n = 0, before = r->tx_next;
     ring_reclaim(r);
     for (; n < count && (r->tx_next - r->tx_done < r->ops->tx_most || f[n].bytes > NIC_FRAME_MAX); n++) {

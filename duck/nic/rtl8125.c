@@ -346,15 +346,8 @@ static void ring_again(void)
 
 static uint32_t rtl8125_recv(void *self, struct frame *out, uint32_t max)
 {
-    (void)self;
     ring_again();
-    return ring_recv(&the.ring, out, max);
-}
-
-static uint32_t rtl8125_send(void *self, const struct frame *f, uint32_t count)
-{
-    (void)self;
-    return ring_send(&the.ring, f, count);
+    return ring_recv(self, out, max);
 }
 
 static uint32_t rtl8125_mbps(void *self)
@@ -420,9 +413,10 @@ static int rtl8125_open(struct nic *out, const struct nic_device *d, const char 
     struct nic_stats none;
     memset(&the, 0, sizeof the);
     the.d = *d;
-    *out = (struct nic){.mtu = NIC_MTU,
+    *out = (struct nic){.self = &the.ring,
+                        .mtu = NIC_MTU,
                         .recv = rtl8125_recv,
-                        .send = rtl8125_send,
+                        .send = ring_send,
                         .link_mbps = rtl8125_mbps,
                         .stats = rtl8125_stats,
                         .arm_wake = rtl8125_arm_wake};
