@@ -1,56 +1,12 @@
 # shellcheck shell=bash
-# lib.sh: what the tests on a real network share: a network namespace with bridges, ducks, flock files.
-#
-# usage of every test: TEST.sh BUILD_DIR. Everything lives in one namespace and one temporary folder, both removed
-# at the end; only processes started here are ended.
-set -euo pipefail
+# lib.sh: what the tests on a real network share beside tests/lib.sh: a network namespace with bridges, removed at the end, ducks, flock
+# files.
+# shellcheck source=tests/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
-build=$(cd "$1" && pwd)
-work=$(mktemp -d /tmp/duckd-net-XXXXXX)
 ns=duckd-$$
-pids=()
 have_ns=0
-
-# Everything that anybody has said, for who has to find out why a test failed where it cannot be run again.
-tell() {
-    local f
-    uptime
-    for f in "$work"/*; do
-        if [ -f "$f" ] && LC_ALL=C grep -qI . "$f"; then printf '==> %s\n' "${f##*/}" && tail -n 400 "$f"; fi
-    done
-} >&2
-
-cleanup() {
-    local status=$?
-    trap - ERR
-    set +e
-    for p in "${pids[@]}"; do
-        kill -CONT "$p" 2>/dev/null
-        kill "$p" 2>/dev/null
-    done
-    for p in "${pids[@]}"; do wait "$p" 2>/dev/null; done
-    [ $have_ns -eq 1 ] && ip netns del "$ns"
-    if [ $status -ne 0 ] && [ $status -ne 77 ]; then tell; fi
-    rm -rf "$work"
-    exit $status
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM
-# A command that fails where none may: which. Not for subshells, whose callers may not mind.
-set -E
-trap 'if [ $BASHPID -eq $$ ]; then echo "FAIL: line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND" >&2; fi' ERR
-
-fail() {
-    echo "FAIL: $*" >&2
-    exit 1
-}
-
-skip() {
-    echo "skipped: $*"
-    exit 77
-}
-
-(umask 077 && echo 00112233445566778899aabbccddeeff >"$work/key")
+at_end() { [ $have_ns -eq 0 ] || ip netns del "$ns"; }
 # shellcheck disable=SC2034 # of UDP ducks; below those that the kernel deals out
 port=$((20000 + $$ % 12000))
 
@@ -174,15 +130,6 @@ memif_flock() {
 END
 }
 
-# until_true SECONDS COMMAND...: until the command succeeds; false if it never does.
-until_true() {
-    local until=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        [ $SECONDS -lt $until ] || return 1
-        sleep 0.1
-    done
-}
 # amid FILE COMMAND...: in the background, as soon as FILE begins to fill again, with an answer.
 amid() {
     local file=$1
@@ -195,11 +142,6 @@ longer() { [ "$(stat -c %s "$1")" -ge "$2" ]; }
 grown() { until_true 60 longer "$1" $(($(stat -c %s "$1") + $2)) || fail "the answer stands still: $(tail -c 100 "$1")"; }
 # wait_for TEXT FILE [SECONDS]: until the text is in the file. The time is for a slow and busy machine, where none is given.
 wait_for() { until_true "${3-60}" grep -qs -- "$1" "$2" || fail "'$1' is not in $(basename "$2") after ${3-60} s"; }
-
-# The sum of all ducks' expert reads in a -v log.
-expert_reads() {
-    awk '/ steps, [0-9]+ expert reads/ { for (i = 2; i < NF; i++) if ($i == "steps,") n += $(i + 1) } END { print n + 0 }' "$1"
-}
 
 # counter FILE NAME: the sum of one counter of all ducks in a -v log, e.g. "asked again".
 counter() { sed -n "s/.*$2 \([0-9]*\),.*/\1/p" "$1" | awk '{ n += $1 } END { print n + 0 }'; }

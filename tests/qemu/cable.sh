@@ -13,7 +13,6 @@ make_namespace
 bridge 0
 x ip link set br0 mtu 9000
 for i in p0 p0b; do x ip link set "$i" mtu 9000; done
-key=$(cat "$work/key")
 driver=(- virtio-net-pci e1000e)
 
 # guest I: duck I, 10.21.0.(100 + I); its monitor reads from descriptor 10 + I.

@@ -1,56 +1,17 @@
 # shellcheck shell=bash
-# lib.sh: what the QEMU tests share. usage of every test: TEST.sh BUILD_DIR.
+# lib.sh: what the QEMU tests share beside tests/lib.sh.
 #
 # Guests have QEMU's user network (its own DHCP server; one UDP port of this host leads to the duck), so no test needs
-# root. Everything lives in one temporary folder, removed at the end; only processes started here are ended.
-set -euo pipefail
+# root.
+# shellcheck source=tests/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
-build=$(cd "$1" && pwd)
-work=$(mktemp -d /tmp/duckd-qemu-XXXXXX)
-pids=()
-key=00112233445566778899aabbccddeeff
 base_port=$((20000 + $$ % 12000)) # and 101 more, all below those that the kernel deals out
 launcher=() # what starts QEMU, if not this script itself
-
-# Everything that anybody has said, for who has to find out why a test failed where it cannot be run again.
-tell() {
-    local f
-    uptime
-    for f in "$work"/*.log; do
-        if [ -s "$f" ]; then printf '==> %s\n' "${f##*/}" && tail -n 400 "$f" | tr -d '\r\000'; fi
-    done
-} >&2
-
-cleanup() {
-    local status=$?
-    trap - ERR
-    set +e
-    for p in "${pids[@]}"; do kill "$p" 2>/dev/null; done
-    for p in "${pids[@]}"; do wait "$p" 2>/dev/null; done
-    if [ $status -ne 0 ] && [ $status -ne 77 ]; then tell; fi
-    rm -rf "$work"
-    exit $status
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM
-# A command that fails where none may: which. Not for subshells, whose callers may not mind.
-set -E
-trap 'if [ $BASHPID -eq $$ ]; then echo "FAIL: line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND" >&2; fi' ERR
-
-fail() {
-    echo "FAIL: $*" >&2
-    exit 1
-}
-
-skip() {
-    echo "skipped: $*"
-    exit 77
-}
 
 # shellcheck source=tests/qemu/ovmf.sh
 . "$(dirname "${BASH_SOURCE[0]}")/ovmf.sh"
 command -v qemu-system-x86_64 >/dev/null || skip "needs QEMU: apt-get install qemu-system-x86"
-(umask 077 && echo $key >"$work/key")
 
 # machine NAME CORES MEMORY ARGUMENT...: a guest whose serial line goes to NAME.log. TCG: works on every host.
 machine() {
@@ -65,16 +26,6 @@ machine() {
 boot() {
     machine "$1" "$4" 96 -kernel "$build/duck/BOOTX64.EFI" -append "name=$1 spin_us=200 $5" \
         -netdev "user,id=n,hostfwd=udp:127.0.0.1:$((base_port + $2))-:21210" -device "$3,netdev=n,romfile=" "${@:6}"
-}
-
-# until_true SECONDS COMMAND...: until the command succeeds; false if it never does.
-until_true() {
-    local until=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        [ $SECONDS -lt $until ] || return 1
-        sleep 0.1
-    done
 }
 
 # ended PID NAME [SECONDS]: its QEMU ends. wait_for NAME TEXT: until the guest's log holds it. The time is for a slow and busy machine.
@@ -98,9 +49,4 @@ END
 compute() {
     timeout 180 "$build/duckd" logits --tokens "$work/tokens" --out "$work/$2" --flock "$1" "${@:4}" -v 2>"$work/$3" ||
         fail "duckd with flock $1: $(tail -n 3 "$work/$3")"
-}
-
-# expert_reads LOG: the sum of all ducks' in the log of compute.
-expert_reads() {
-    awk '/ steps, [0-9]+ expert reads/ { for (i = 2; i < NF; i++) if ($i == "steps,") n += $(i + 1) } END { print n + 0 }' "$1"
 }
