@@ -39,6 +39,7 @@ const failed = await run({
         await say('What is a duck?');
         assert.equal((await last().textContent()).trim(), duck);
         assert.match(await page.textContent('#figures'), /TTFT \d+ ms · [\d.]+ tok\/s · drafts accepted \d+% · \d+\/\d+ cached/);
+        assert.match(await page.getAttribute('#figures', 'title'), /TTFT: time to the first token/);
         await page.screenshot({ path: path.join(pictures, 'first.png') });
     },
     async 'second turn, from the cache'() {
@@ -181,11 +182,13 @@ const failed = await run({
         await page.screenshot({ path: path.join(pictures, 'phone.png') });
         await page.click('#menu');
         await page.waitForFunction(() => /鸭群/.test(document.getElementById('flock').textContent));
+        assert.match(await page.getAttribute('#figures', 'title'), /TTFT：首个词元/);
+        assert.match(await page.locator('#flock div', { hasText: '通道' }).getAttribute('title'), /后端（本机/);
+        await page.screenshot({ path: path.join(pictures, 'phone-menu.png') });
         // Nothing on the page stays in the other language until the server answers again.
         const flock = () => page.evaluate(() => { document.getElementById('lang').click(); return document.getElementById('flock').textContent; });
         assert.match(await flock(), /^ducklingFlock: 1 duck · \d running · \d waitingLanes: 8 · backend \d+% · flock \d+%/);
         assert.match(await flock(), /^duckling鸭群: 1 只鸭子 · \d 运行/);
-        await page.screenshot({ path: path.join(pictures, 'phone-menu.png') });
         await page.keyboard.press('Escape');
         await page.click('#lang');
         await page.setViewportSize({ width: 1100, height: 720 });
