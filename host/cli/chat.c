@@ -190,8 +190,10 @@ static int slash_command(struct chat *c, const char *line, struct error *err)
     } else if (!strncmp(line, "/system", length) && length == 7) {
         rc = set_system(c, rest);
         log_notice("(new conversation %s system text)", *rest ? "under this" : "without");
-    } else {
+    } else if (lines_terminal(c->lines)) {
         log_notice("there is no %.*s; /help lists what there is", (int)length, line);
+    } else { // nobody is there to say it again: a message that was meant would be lost
+        return error_set(err, -EINVAL, "there is no %.*s; /help lists what there is", (int)length, line);
     }
     return rc ? error_set(err, rc, "out of memory") : 0;
 }

@@ -255,7 +255,7 @@ const struct command_row options__commands[] = {
     {COMMAND_CHAT, "chat", "", "chat in the terminal",
      "Chats in the terminal. Ctrl-C stops the answer, Ctrl-D leaves, /help lists what else there is. When "
      "stdin is not a "
-     "terminal, each of its lines is a message and stdout gets the answers alone."},
+     "terminal, each of its lines is a message (or a command) and stdout gets the answers alone."},
     {COMMAND_BENCH, "bench", "[--suite F] --csv DIR | --compare A B",
      "run a suite of prompts: times, plots, table",
      "Runs a suite of prompts one after the other and prints a table: time to first token (TTFT), prefill "

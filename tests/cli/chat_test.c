@@ -21,7 +21,7 @@ static const struct piped piped[] = {
     {"the conversation goes on", "My name is Anna.\nWhat is my name?\n", "",
      "Hello Anna! Nice to meet you.\nYour name is Anna.\n", 0},
     {"quit leaves", "/quit\nHello\n", "", "", 0},
-    {"commands answer on stderr", "/help\n/nope\n/system x\n/reset\n", "", "", 0},
+    {"commands answer on stderr", "/help\n/system x\n/reset\n", "", "", 0},
     {"at most n tokens", "What is the capital of Japan?\n", "-n 3", "The capital of\n", 0},
     {"thoughts are part of a piped answer", "/think\nIs 91 prime?\n", "",
      "91 is divisible by 7, because 91 = 7 * 13.</think>No, 91 is not prime: 91 = 7 * 13.\n", 0},
@@ -57,6 +57,16 @@ static void a_reset_forgets(void **state)
     struct outcome o = run("$D chat < in");
     assert_null(strstr(strchr(o.out, '\n'), "Anna"));
     assert_non_null(strstr(o.err, "(new conversation)"));
+    outcome_free(&o);
+}
+
+static void a_piped_command_that_is_none_fails(void **state)
+{
+    (void)state;
+    struct outcome o = run("printf 'Hello\n/fast\nHello\n' | $D chat --backend cpu -q");
+    assert_int_equal(o.status, 1);
+    assert_string_equal(o.out, "Hello! I am Duckling. What would you like to know?\n");
+    assert_string_equal(o.err, "duckd: there is no /fast; /help lists what there is\n");
     outcome_free(&o);
 }
 
@@ -128,9 +138,13 @@ static void history_can_be_left_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(piped_lines_get_answers), cmocka_unit_test(a_nul_does_not_cut_a_line),
-        cmocka_unit_test(a_reset_forgets),         cmocka_unit_test(a_full_context_is_said),
-        cmocka_unit_test(history_can_be_left_out), cmocka_unit_test(a_terminal_can_stop_answers),
+        cmocka_unit_test(piped_lines_get_answers),
+        cmocka_unit_test(a_nul_does_not_cut_a_line),
+        cmocka_unit_test(a_reset_forgets),
+        cmocka_unit_test(a_piped_command_that_is_none_fails),
+        cmocka_unit_test(a_full_context_is_said),
+        cmocka_unit_test(history_can_be_left_out),
+        cmocka_unit_test(a_terminal_can_stop_answers),
     };
     return cmocka_run_group_tests_name("cli chat", tests, NULL, remove_scratch);
 }
