@@ -189,11 +189,13 @@ void doctor_examine(struct doctor *d)
 {
     d->count = 0;
     check_cpu(d);
-    check_huge_pages(d);
-    check_iommu(d);
-    check_vfio(d);
-    check_memlock(d);
-    check_isolation(d);
+    if (!d->flock || kind_of(d) != HAS_NONE) { // UDP sockets make no use of any of these
+        check_huge_pages(d);
+        check_iommu(d);
+        check_vfio(d);
+        check_memlock(d);
+        check_isolation(d);
+    }
     check_governor(d);
     doctor__nics(d);
 }

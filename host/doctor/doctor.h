@@ -3,8 +3,8 @@
  *
  * Reads /proc, /sys and /lib/firmware below a root that may be another folder than /, so that a copy of
  * another machine's can be judged (and tests make their own). Changes nothing. What is needed depends on the
- * flock: its ports with PCI addresses want everything, ports on interfaces or UDP sockets little; without a
- * flock nothing but the CPU is needed, and the rest is told as advice. */
+ * flock: its ports with PCI addresses want everything, ports on interfaces little, UDP sockets nothing but
+ * the CPU; without a flock nothing but the CPU is needed, and the rest is told as advice. */
 #ifndef DUCKD_HOST_DOCTOR_DOCTOR_H
 #define DUCKD_HOST_DOCTOR_DOCTOR_H
 

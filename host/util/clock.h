@@ -1,4 +1,4 @@
-/* clock.h: the host's clocks: one that only goes on, and what this process has computed. */
+/* clock.h: the host's clocks: one that only goes on, and what this process or thread has computed. */
 #ifndef DUCKD_HOST_UTIL_CLOCK_H
 #define DUCKD_HOST_UTIL_CLOCK_H
 
