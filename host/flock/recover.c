@@ -80,9 +80,11 @@ static int go_on(struct flock *f, const char *lost, struct error *err)
         if (lost) log_notice("%s: the others take over its slices", lost);
         return begin_again(f, &next, err);
     }
+    const bool some = f->losts < f->spec.ducks; // what their memory lacks is worth telling
     return error_set(&f->stranded_by, -EHOSTDOWN,
-                     "%u of %u ducks lost, and the flock cannot answer until %s is back: %s", f->losts,
-                     f->spec.ducks, f->losts == 1 ? f->spec.duck[f->lost[0]].name : "one of them", why.text);
+                     "%u of %u ducks lost, and the flock cannot answer until %s is back%s%s", f->losts,
+                     f->spec.ducks, f->losts == 1 ? f->spec.duck[f->lost[0]].name : "one of them",
+                     some ? ": " : "", some ? why.text : "");
 }
 
 static void forget_loss(struct flock *f, uint32_t duck)

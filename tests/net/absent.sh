@@ -76,7 +76,7 @@ at_once() { # of a busy machine's time a request may get little: one of several 
     [ $((($(date +%s%N) - begun) / 1000000)) -lt 500 ]
 }
 until_true 60 at_once || fail "that the duck is lost was not known afterwards"
-grep "1 of 1 ducks lost, and the flock cannot answer until udp-0 is back" "$work/still" || fail "what was said: $(cat "$work/still")"
+grep "1 of 1 ducks lost, and the flock cannot answer until udp-0 is back\"" "$work/still" || fail "what was said: $(cat "$work/still")"
 start 1
 healthy() { get "$listen" /health well && grep -q "HTTP/1.1 200" "$work/well"; }
 until_true 60 healthy || fail "nobody asks, and that the duck is back is not noticed: $(cat "$work/well")"
