@@ -246,7 +246,7 @@ void exchange_tick(struct exchange *x, uint64_t now)
 {
     if (!x->connection || !x->stream || now < x->sent_ns + SILENCE_NS) return;
     struct buffer b = {0};
-    if (x->prefill_total)
+    if (x->prefill_done < x->prefill_total) // later it is the answer that is waited for
         buffer_printf(&b, ": %u of %u prompt tokens\n\n", x->prefill_done, x->prefill_total);
     else
         buffer_text(&b, ": waiting\n\n");

@@ -355,6 +355,17 @@ const cases = {
         leave.abort();
         await idle(other);
     }),
+    async 'an answer that halts is waited for, its prompt no longer'() {
+        const other = await launch(`${build}/tests/scripted-server`, 'models/duckling', 'halting');
+        try {
+            const text = await (await chat(ask('[[A]]', { stream: true }), undefined, other)).text();
+            const behind = text.slice(text.indexOf('"content":"A"'));
+            assert.match(behind, /^: waiting$/m);
+            assert.doesNotMatch(behind, /prompt tokens/);
+        } finally {
+            await other.stop('SIGKILL');
+        }
+    },
     async 'while the model loads: how far it is, and no other answer'() {
         const other = await launch(`${build}/tests/scripted-server`, 'models/duckling', 'slow');
         try {

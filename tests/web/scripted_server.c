@@ -1,5 +1,6 @@
-/* scripted_server.c: the HTTP server in front of the scripted model. usage: scripted-server DIR [v31 | slow]
- * slow: it loads for two seconds, and stops at 10 and at 95 % until SIGUSR1 comes. */
+/* scripted_server.c: the HTTP server in front of the scripted model. usage: scripted-server DIR [v31 | slow |
+ * halting] slow: it loads for two seconds, and stops at 10 and at 95 % until SIGUSR1 comes. halting: 4 s
+ * between tokens. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,13 +41,15 @@ int main(int argc, char **argv)
     struct script *s = NULL;
     struct chat_encoding chat;
     struct error err;
-    int rc = argc < 2 ? error_set(&err, -EINVAL, "usage: scripted-server DIR [v31 | slow]")
-                      : script_open(&s, argv[1], 1000000, &err); // tokens come one by one, as from a model
+    const char *how = argc > 2 ? argv[2] : "";
+    // Tokens come one by one, as from a model.
+    const long pace_ns = strcmp(how, "halting") ? 1000000 : 4000000000;
+    int rc = argc < 2 ? error_set(&err, -EINVAL, "usage: scripted-server DIR [v31 | slow | halting]")
+                      : script_open(&s, argv[1], pace_ns, &err);
     if (!rc)
         rc = chat_encoding_init(&chat, script_tokenizer(s), script_config(s)->bos_id,
                                 script_config(s)->eos_id[0], &err);
     if (!rc) {
-        const char *how = argc > 2 ? argv[2] : "";
         if (!strcmp(how, "v31")) chat.tools = CHAT_TOOLS_V31;
         const struct http_options o = {.listen = "127.0.0.1:0",
                                        .model_name = "script",
