@@ -80,8 +80,11 @@ int main(int argc, char **argv)
     if (argc < 4 || argc > 5 ||
         sscanf(argv[2], "%2x:%2x:%2x:%2x:%2x:%2x", &m[0], &m[1], &m[2], &m[3], &m[4], &m[5]) != 6 ||
         inet_pton(AF_INET, argv[3], &address) != 1 || !(seconds > 0 && seconds <= 60)) {
-        fprintf(stderr, "usage: bench-sender DEVICE MAC ADDRESS [SECONDS]\n");
-        return 2;
+        const bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(asked ? stdout : stderr,
+                "usage: bench-sender DEVICE MAC ADDRESS [SECONDS]\n"
+                "Sends full frames to a duck's address as fast as a DPDK device takes them.\n");
+        return asked ? 0 : 2;
     }
     for (int i = 0; i < 6; i++) to.mac[i] = (uint8_t)m[i];
     to.address = ntohl(address.s_addr);

@@ -1,7 +1,5 @@
 /* synth_model.c: writes a complete random checkpoint of any supported config, for tests and benches.
  *
- * usage: synth-model --config CONFIG.json --out DIR [--seed N] [--shards K] [--ue8m0] [--tokenizer DIR]
- *
  * Values are those of host/model/random_weights.h: the number of shards changes none of them. With
  * quantization_config in the config linear layers are fp8 with fp32 block scales (powers of two with
  * --ue8m0), without it bf16. */
@@ -195,13 +193,13 @@ static bool wants_fp8(const char *text, size_t length, const char *name)
     return fp8;
 }
 
-static uint64_t number(const char *option, const char *text, uint64_t max)
+static uint64_t number(const char *option, const char *text, uint64_t min, uint64_t max)
 {
     char *end;
     errno = 0;
     uint64_t v = strtoull(text, &end, 10);
-    if (errno || end == text || *end || *text == '-' || v > max)
-        die("--%s %s: must be an integer 0 to %" PRIu64, option, text, max);
+    if (errno || end == text || *end || *text == '-' || v < min || v > max)
+        die("--%s %s: must be an integer %" PRIu64 " to %" PRIu64, option, text, min, max);
     return v;
 }
 
@@ -230,9 +228,27 @@ static void generate(struct synth *s, const char *config, const char *tokenizer)
             (double)bytes / 1e6, s->shards, s->shards == 1 ? "" : "s");
 }
 
+static const char help[] =
+    "usage: synth-model --config CONFIG.json --out DIR [options]\n"
+    "Writes a complete random checkpoint of a model's shape: the same bytes for the same seed.\n"
+    "  --config F       the shape, a config.json\n"
+    "  --out DIR        where to, made if it is missing\n"
+    "  --seed N         of the random values (1)\n"
+    "  --shards K       files to cut it into (1)\n"
+    "  --ue8m0          scales are powers of two\n"
+    "  --tokenizer DIR  copies the tokenizer of that checkpoint\n"
+    "  --help\n";
+
+static int wrong(const char *what, const char *argument)
+{
+    fprintf(stderr, "synth-model: %s%s (try: synth-model --help)\n", what, argument);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
+        {"help", no_argument, NULL, 'h'},
         {"config", required_argument, NULL, 'c'},
         {"out", required_argument, NULL, 'o'},
         {"seed", required_argument, NULL, 's'},
@@ -243,29 +259,29 @@ int main(int argc, char **argv)
     };
     struct synth s = {.random = {.seed = 1}, .shards = 1};
     const char *config = NULL, *tokenizer = NULL;
-    bool usage = false;
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (o == 'h') {
+            fputs(help, stdout);
+            return 0;
+        }
         if (o == 'c')
             config = optarg;
         else if (o == 'o')
             s.out = optarg;
         else if (o == 's')
-            s.random.seed = number("seed", optarg, UINT64_MAX);
+            s.random.seed = number("seed", optarg, 0, UINT64_MAX);
         else if (o == 'k')
-            s.shards = (uint32_t)number("shards", optarg, 1000);
+            s.shards = (uint32_t)number("shards", optarg, 1, 1000);
         else if (o == 'u')
             s.random.ue8m0 = true;
         else if (o == 't')
             tokenizer = optarg;
         else
-            usage = true;
+            return 2; // getopt has said it
     }
-    if (usage || !config || !s.out || !s.shards || optind != argc) {
-        fputs("usage: synth-model --config CONFIG.json --out DIR [--seed N] [--shards K] [--ue8m0] "
-              "[--tokenizer DIR]\n",
-              stderr);
-        return 2;
-    }
+    if (optind != argc) return wrong("there is no use for ", argv[optind]);
+    if (!config) return wrong("--config CONFIG.json is missing", "");
+    if (!s.out) return wrong("--out DIR is missing", "");
     generate(&s, config, tokenizer);
     return 0;
 }

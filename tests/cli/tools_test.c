@@ -23,6 +23,9 @@ static const struct refusal refusals[] = {
     {"bench-duck stray", "there is no use for 'stray'"},
     {"bench-duck --nope", "--nope"},
     {"bench-duck --hidden", "--hidden"},
+    {"synth-model --out /tmp/x", "synth-model: --config CONFIG.json is missing (try: synth-model --help)"},
+    {"synth-model --config x --out /tmp/x y", "synth-model: there is no use for y"},
+    {"synth-model --config x --out /tmp/x --shards 0", "--shards 0: must be an integer 1 to 1000"},
     {"bench-wire --help", "bench-wire: there is no use for '--help', it takes no arguments"},
     {"bench-net", "bench-net: --flock FILE is missing (try: bench-net --help)"},
     {"bench-net --flock f --lanes 5", "--lanes is 5, it can be 1 to 4"},
@@ -61,11 +64,13 @@ static void bad_options_get_one_line(void **state)
 static void help_is_on_stdout(void **state)
 {
     (void)state;
-    struct outcome o = run("for b in bench-duck bench-net; do ${D%%/*}/$b --help || echo BAD; done");
+    struct outcome o =
+        run("for b in bench-duck bench-net synth-model; do ${D%%/*}/$b --help || echo BAD; done");
     assert_string_equal(o.err, "");
     assert_null(strstr(o.out, "BAD"));
     assert_non_null(strstr(o.out, "usage: bench-duck"));
     assert_non_null(strstr(o.out, "usage: bench-net"));
+    assert_non_null(strstr(o.out, "usage: synth-model"));
     outcome_free(&o);
 #ifdef HAS_BENCH_GPU
     o = run("${D%%/*}/bench-gpu --help");
