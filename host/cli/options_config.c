@@ -42,7 +42,8 @@ static int set_value(struct options *o, const struct option_row *row, const cJSO
         if (cJSON_IsTrue(value)) return options__set(o, row, NULL, err);
         return 0;
     }
-    const char *text = value_text(o, value);
+    // Only a choice of 0 and 1 can be said as false and true.
+    const char *text = cJSON_IsBool(value) && row->kind != OPTION_CHOICE ? NULL : value_text(o, value);
     if (!text) {
         return error_set(err, -EINVAL,
                          "%s takes a string or a number (whole numbers beyond 2^53 as a string)", row->name);

@@ -258,6 +258,8 @@ static const struct config_case config_cases[] = {
     {"{\"config\": \"c.json\"}", "tokenize -p ''", 2, "", "'config' is for the command line alone"},
     {"{\"threads\": 0}", "tokenize -p ''", 2, "", "c.json: --threads is 0, it can be 1 to 1024"},
     {"{\"threads\": [1]}", "tokenize -p ''", 2, "", "threads takes a string or a number"},
+    {"{\"threads\": true}", "tokenize -p ''", 2, "", "threads takes a string or a number"},
+    {"{\"mtp\": false}", "tokenize -p ''", 0, "[]\n", ""},
     {"{\"allow-special\": 1}", "tokenize -p ''", 2, "", "allow-special is true or false"},
     {"{\"prompt\": \"a\", \"file\": \"b\"}", "tokenize", 2, "", "both prompt and file are given"},
     {"[1]", "tokenize -p ''", 2, "", "c.json: a configuration is one JSON object"},
