@@ -239,8 +239,8 @@ static int read_inside(struct net_config *c, const cJSON *root, const char *name
         return error_set(err, -EINVAL, "%s is %s, it must be an object", where, json_show(item).s);
     int rc = json_check_keys(item, known, where, err);
     if (rc) return rc;
-    if (!cJSON_IsNumber(memory) || !(memory->valuedouble >= 0.01 && memory->valuedouble < 1e6))
-        return error_set(err, -EINVAL, "%s: memory_gb is %s, it must be a number of 0.01 or more", where,
+    if (!cJSON_IsNumber(memory) || !(memory->valuedouble >= 0.01 && memory->valuedouble <= 1e6))
+        return error_set(err, -EINVAL, "%s: memory_gb is %s, it must be a number 0.01 .. 1000000", where,
                          json_show(memory).s);
     c->inside =
         (struct net_inside){.memory_bytes = (uint64_t)(memory->valuedouble * 1e9) / 4096 * 4096, .cores = 1};
