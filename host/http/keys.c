@@ -10,11 +10,15 @@
 
 #define MAX_KEY (CONNECTION_MAX_HEAD / 2) // bytes: the other half of a head is for the other headers
 
-/* A line of a file of keys, which getline() ended with a NUL. */
+/* A line of a file of keys, which getline() ended with a NUL. Blanks around a key never reach us in a header.
+ */
 static int add_line(struct server *s, char *line, size_t length, const char *path, unsigned number,
                     struct error *err)
 {
     while (length && strchr(" \t\r\n", line[length - 1])) line[--length] = '\0';
+    const size_t blank = strspn(line, " \t");
+    line += blank;
+    length -= blank;
     if (length == 0 || line[0] == '#') return 0;
     if (length > MAX_KEY)
         return error_set(err, -EINVAL, "%s: line %u has %zu bytes, a key can have %u", path, number, length,

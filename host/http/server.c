@@ -163,7 +163,7 @@ static bool is_origin(const char *text)
 {
     const char *host = strstr(text, "://");
     if (!strcmp(text, "*") || !strcmp(text, "null")) return true;
-    if (!host || host == text) return false;
+    if (!host || host == text || !host[strlen("://")]) return false;
     for (const char *c = text; *c; c++)
         if (*c <= ' ' || *c > '~' || (c >= host + strlen("://") && strchr("/?#@", *c))) return false;
     return true;

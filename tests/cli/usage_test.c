@@ -85,6 +85,7 @@ static const struct refusal refusals[] = {
     {"serve --listen host:80", 2, "--listen is 'host:80': 'host' is no IP address"},
     {"serve --listen 127.0.0.1:99999", 2, "--listen is '127.0.0.1:99999'"},
     {"serve --listen 127.0.0.1:0 --cors nonsense", 2, "--cors is 'nonsense', it can be * or an origin"},
+    {"serve --listen 127.0.0.1:0 --cors http://", 2, "--cors is 'http://', it can be * or an origin"},
     {"serve --listen 127.0.0.1:0 --cors https://a.example/", 2, "--cors is 'https://a.example/'"},
     {"serve --listen 127.0.0.1:0 --api-keys .", 1, ".: cannot be read: Is a directory"},
     {"serve --listen 127.0.0.1:0 --api-keys keys.txt", 1, "keys.txt: line 2 has a byte 0x01"},

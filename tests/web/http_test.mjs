@@ -448,7 +448,7 @@ const cases = {
     async 'SIGTERM lets requests finish; keys are asked for'() {
         const { writeFileSync, mkdtempSync } = await import('node:fs');
         const dir = mkdtempSync('/tmp/duckd-web-');
-        writeFileSync(`${dir}/keys`, '# one\nsecret-1\n\nsecret-2\n');
+        writeFileSync(`${dir}/keys`, '# one\nsecret-1\n\n  secret-2 \r\n');
         const other = await serve('--api-keys', `${dir}/keys`, '--drain-timeout', '5', '--model-name', 'pond/duck');
         try {
             assert.equal((await post(other, '/v1/tokenize', { content: 'x' })).status, 401);
