@@ -14,7 +14,7 @@ enum {
                      // would share a few sets of the L1
     FEW_SLICES = 2,  // of a dot with few tokens: four panels are the chains that one or two tokens need
     MOST_SLICES = 8, // of a dot with more: a block of their activations is used for all of them
-    MANY_PAIRS = 7,  // from so many tokens on
+    MANY_PAIRS = 3,  // that is from so many tokens on
     CHUNK_FLOATS = CHUNK_TOKENS * 8 * FEW_SLICES, // outputs of one dot
     MANY_TASKS = 256,                             // enough to busy every core to the end
     DECODE = TOKENS_PER_DECODE - 1,
@@ -182,7 +182,7 @@ static void plan_hidden(struct duck_work *w, struct part *p)
         uint32_t pairs = w->active[i].pairs, together = chunk_slices(pairs);
         uint32_t slices = units_per_task(TASK_BYTES, 2 * r->gate_up_panel, pairs, r->count);
         while (pairs >= MANY_PAIRS && together > most && together > 1) together /= 2;
-        if ((pairs <= 2 || pairs >= MANY_PAIRS) && slices < together) slices = together;
+        if (slices < together) slices = together;
         p->task[i] = tasks;
         p->slices[i] = slices;
         tasks += (r->count + slices - 1) / slices;

@@ -1,52 +1,21 @@
 /* fp9_avx2.c: dots, preparation and SiLU with AVX2 + FMA; the bits of fp9_scalar.c. */
-#include "fp9/fp9_avx2_tile.h"
+#include "fp9/fp9_avx2_dot.h"
 #include "fp9/fp9_bits.h"
 
 enum {
-    AHEAD = 2048, // bytes of software prefetch: covers DRAM latency at one core's share of bandwidth, and
-                  // stays within what the line buffers hold; measured best among 1, 2, 4 KB (bench-duck)
-    FEW = 3,      // tokens up to which panels side by side are enough chains
-    STREAMS = 4,  // panels read at once by one token: the chain of a panel is sequential by contract, so four
-                  // panels give the four independent FMAs that cover the FMA's latency
-    PANELS = 16,  // most panels that a block of activations is used for one after the other
-    MOST = 96,    // tokens of a pass: their blocks of activations stay in the L2
-    WORDS = FP9_BLOCK / 4, // of a block
-    TOKENS = 6, // tokens x 2 panels = 12 accumulators, which with 2 weights and x fill the 16 registers
-};
-
-/* One panel of a dot: where it is read, what is read after it, its row of scales, its marks if it is e4m3,
- * where its 8 outputs go (token t at + t * stride). */
-struct stream {
-    const uint8_t *panel, *next;
-    const float *scales;
-    const uint16_t *marks;
-    float *y;
+    FEW = 3,     // tokens up to which panels side by side are enough chains
+    STREAMS = 4, // panels read at once by one token: the chain of a panel is sequential by contract, so four
+                 // panels give the four independent FMAs that cover the FMA's latency
 };
 
 /* Panel p of a dot that reads `side` panels of the matrix side by side. */
-static struct stream stream_of(const struct fp9_matrix *m, size_t p, size_t side, float *y)
+static struct fp9__stream stream_of(const struct fp9_matrix *m, size_t p, size_t side, float *y)
 {
     size_t row = (m->first_output + 8 * p) / FP9_BLOCK - m->first_output / FP9_BLOCK;
     const uint8_t *panel = m->panels + p * m->panel_stride;
     const uint16_t *marks = m->format == FP9_FP9 ? NULL : m->marks + p * m->mark_stride;
-    return (struct stream){panel, panel + side * m->panel_stride, m->scales + row * m->scale_stride, marks,
-                           y};
-}
-
-/* Tiles of block `block` that are marked in any of n panels. */
-FP9__INLINE uint32_t marked_in(enum fp9_format f, const struct stream s[], unsigned n, size_t block)
-{
-    uint32_t marked = 0;
-    for (unsigned i = 0; i < n && f == FP9_E4M3; i++) marked |= s[i].marks[block];
-    return marked;
-}
-
-/* How far a stream's prefetch reaches from the group at `offset` on: from a panel's end into the next one. */
-FP9__INLINE size_t ahead_of(enum fp9_format f, const struct stream *s, size_t offset, size_t bytes)
-{
-    size_t ahead = bytes < AHEAD ? bytes : AHEAD;
-    return offset + ahead + fp9__group_bytes(f) <= bytes ? ahead
-                                                         : ahead + (size_t)(s->next - s->panel) - bytes;
+    return (struct fp9__stream){panel, panel + side * m->panel_stride, m->scales + row * m->scale_stride,
+                                marks, y};
 }
 
 /* ---- few tokens: weights go from the registers they were made in straight into the products ---- */
@@ -108,7 +77,7 @@ FP9__INLINE void few_strip(enum fp9_format f, uint32_t marked, const uint8_t *co
     }
 }
 
-FP9__INLINE void few(enum fp9_format f, const struct stream s[], unsigned n, size_t inputs,
+FP9__INLINE void few(enum fp9_format f, const struct fp9__stream s[], unsigned n, size_t inputs,
                      const float *const rows[], unsigned tokens, size_t y_stride)
 {
     const float *x[FEW];
@@ -125,8 +94,8 @@ FP9__INLINE void few(enum fp9_format f, const struct stream s[], unsigned n, siz
     }
     for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
         size_t end = first + fp9__group_tiles(tiles, first);
-        size_t ahead = ahead_of(f, s, (size_t)(at[0] - s->panel), bytes);
-        uint32_t marked = marked_in(f, s, n, first / FP9__GROUP_TILES);
+        size_t ahead = fp9__ahead_of(f, s, (size_t)(at[0] - s->panel), bytes);
+        uint32_t marked = fp9__marked_in(f, s, n, first / FP9__GROUP_TILES);
         FP9__UNROLL
         for (unsigned i = 0; i < n; i++) FP9__UNROLL
         for (unsigned t = 0; t < tokens; t++) acc[i][t] = _mm256_setzero_ps();
@@ -148,15 +117,10 @@ FP9__INLINE void few(enum fp9_format f, const struct stream s[], unsigned n, siz
     for (unsigned t = 0; t < tokens; t++) _mm256_storeu_ps(s[i].y + t * y_stride, sum[i][t]);
 }
 
-static const float *row_of(const struct fp9_rows *x, size_t t)
-{
-    return x->xs + (x->row ? x->row[t] : t) * x->stride;
-}
-
 /* 1, 2 or 4 panels with one or two tokens, 1 or 2 with three. A function of its own per size: the compiler
  * gives each all registers. */
 #define FEW_FUNCTION(F, N, T)                                                                                \
-    static __attribute__((noinline)) void few_##F##_##N##_##T(const struct stream *s, size_t inputs,         \
+    static __attribute__((noinline)) void few_##F##_##N##_##T(const struct fp9__stream *s, size_t inputs,    \
                                                               const float *const *x, size_t y_stride)        \
     {                                                                                                        \
         few(F, s, N, inputs, x, T, y_stride);                                                                \
@@ -173,9 +137,9 @@ static const float *row_of(const struct fp9_rows *x, size_t t)
 FEW_FUNCTIONS(FP9_FP9)
 FEW_FUNCTIONS(FP9_E4M3)
 
-typedef void few_fn(const struct stream *s, size_t inputs, const float *const *x, size_t y_stride);
+typedef void few_fn(const struct fp9__stream *s, size_t inputs, const float *const *x, size_t y_stride);
 
-static void few_tokens(enum fp9_format f, const struct stream *s, size_t n, size_t inputs,
+static void few_tokens(enum fp9_format f, const struct fp9__stream *s, size_t n, size_t inputs,
                        const struct fp9_rows *rows, size_t y_stride)
 {
 #define FEW_TABLE(F)                                                                                         \
@@ -185,7 +149,7 @@ static void few_tokens(enum fp9_format f, const struct stream *s, size_t n, size
     }
     static few_fn *const size[FP9_FORMATS][FEW][3] = {FEW_TABLE(FP9_FP9), FEW_TABLE(FP9_E4M3)};
     const float *x[FEW];
-    for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
+    for (size_t t = 0; t < rows->count; t++) x[t] = fp9__row_of(rows, t);
     unsigned log2_most = rows->count <= 2 ? 2 : 1; // 6 or 8 accumulators
     for (size_t i = 0; i < n;) {
         unsigned log2 = n - i >= 4 ? 2 : n - i >= 2 ? 1 : 0;
@@ -198,18 +162,18 @@ static void few_tokens(enum fp9_format f, const struct stream *s, size_t n, size
 /* ---- up to FP9__TOKENS tokens: weights are made on the way, block by block ---- */
 
 /* A function of its own per number of tokens, for the registers' sake. */
-FP9__INLINE void direct(enum fp9_format f, const struct stream s[2], size_t inputs,
+FP9__INLINE void direct(enum fp9_format f, const struct fp9__stream s[2], size_t inputs,
                         const struct fp9_rows *rows, unsigned tokens, size_t y_stride)
 {
     const size_t tiles = fp9__tiles(inputs), slot = (size_t)(s[1].panel - s[0].panel);
     const size_t bytes = fp9_panel_bytes(f, inputs);
     const float *x[FP9__TOKENS];
     FP9__UNROLL
-    for (unsigned t = 0; t < tokens; t++) x[t] = row_of(rows, t);
+    for (unsigned t = 0; t < tokens; t++) x[t] = fp9__row_of(rows, t);
     for (size_t tile = 0; tile < tiles;) {
         size_t block = tile / FP9__GROUP_TILES, end = tile + fp9__group_tiles(tiles, tile);
-        uint32_t marked = marked_in(f, s, 2, block);
-        const size_t ahead = ahead_of(f, s, block * fp9__group_bytes(f), bytes);
+        uint32_t marked = fp9__marked_in(f, s, 2, block);
+        const size_t ahead = fp9__ahead_of(f, s, block * fp9__group_bytes(f), bytes);
         __m256 acc[2][FP9__TOKENS];
         FP9__UNROLL
         for (unsigned p = 0; p < 2; p++) FP9__UNROLL
@@ -243,268 +207,55 @@ FP9__INLINE void direct(enum fp9_format f, const struct stream s[2], size_t inpu
 }
 
 #define DIRECT_FUNCTION(F, T)                                                                                \
-    static __attribute__((noinline)) void direct_##F##_##T(const struct stream *s, size_t inputs,            \
+    static __attribute__((noinline)) void direct_##F##_##T(const struct fp9__stream *s, size_t inputs,       \
                                                            const struct fp9_rows *rows, size_t y_stride)     \
     {                                                                                                        \
         direct(F, s, inputs, rows, T, y_stride);                                                             \
     }
-DIRECT_FUNCTION(FP9_FP9, 4)
-DIRECT_FUNCTION(FP9_FP9, 5)
-DIRECT_FUNCTION(FP9_FP9, 6)
 DIRECT_FUNCTION(FP9_E4M3, 4)
 DIRECT_FUNCTION(FP9_E4M3, 5)
 DIRECT_FUNCTION(FP9_E4M3, 6)
 
-typedef void direct_fn(const struct stream *s, size_t inputs, const struct fp9_rows *rows, size_t y_stride);
-
-static direct_fn *const direct_tokens[FP9_FORMATS][FP9__TOKENS - FEW] = {
-    {direct_FP9_FP9_4, direct_FP9_FP9_5, direct_FP9_FP9_6},
-    {direct_FP9_E4M3_4, direct_FP9_E4M3_5, direct_FP9_E4M3_6}};
-
-/* ---- more tokens, or a single panel: a block is unpacked once into L1 and used for all tokens ---- */
-
-/* Up to two panels of a block as the products read them. Of a word (four inputs) of panel p, word j of the
- * block: inputs 0 and 1 in the halves of the lanes at first + p * slot + 32 j, with `gap` bytes more after
- * each strip; inputs 2 and 3 in those of second + 32 (panels * j + p). What else is in the lanes is masked.
- * Of fp9 the former are the packed words. */
-struct block {
-    const uint8_t *first, *second;
-    ptrdiff_t slot;
-    size_t gap, from, end; // inputs of the rows
-    float scale[2];
-    __m256i mask;
-};
-
-/* Where they are unpacked to; something lies before each, for halves are loaded two bytes earlier. */
-struct views {
-    __m256i before, second[2 * WORDS], between, first[2][WORDS];
-};
-
-/* The second views of a block of fp9. */
-static void unpack_fp9(const uint8_t *group, size_t tiles, __m256i *second, size_t step)
+/* As many panels of 4 to 6 tokens as there are pairs of. */
+static size_t e4m3_tokens(const struct fp9__stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
+                          size_t y_stride)
 {
-    const enum fp9__way way = FP9__WAY_FP9;
-    for (; tiles > 0; group += fp9__whole_strip(FP9_FP9)) {
-        __m256i s = fp9__signs(way, group, 0);
-        const size_t of_strip = tiles < FP9__STRIP_TILES ? tiles : FP9__STRIP_TILES;
-        tiles -= of_strip;
-        for (size_t j = 0; j < 2 * of_strip; j++, second += step) {
-            __m256i word = fp9__load(group + fp9__head(FP9_FP9) + j * FP9__VECTOR);
-            *second = fp9__second_halves(way, fp9__second_view(way, word, s));
-            s = fp9__next_signs(way, s);
-        }
+    typedef void direct_fn(const struct fp9__stream *s, size_t inputs, const struct fp9_rows *rows,
+                           size_t y_stride);
+    static direct_fn *const size[] = {direct_FP9_E4M3_4, direct_FP9_E4M3_5, direct_FP9_E4M3_6};
+    size_t i = 0;
+    for (; i + 1 < n && rows->count > FEW; i += 2) {
+        struct fp9__stream two[2] = {s[i], s[i + 1]};
+        two[0].next = i + 2 < n ? s[i + 2].panel : s[0].next;
+        size[rows->count - FEW - 1](two, inputs, rows, y_stride);
     }
+    return i;
 }
 
-/* Both views of one of e4m3. */
-FP9__INLINE void unpack_e4m3(enum fp9__way way, const uint8_t *group, size_t tiles, __m256i *first,
-                             __m256i *second, size_t step)
-{
-    for (size_t j = 0; j < 2 * tiles; j++, second += step) {
-        __m256i word = fp9__load(group + j * FP9__VECTOR);
-        first[j] = fp9__first_view(way, word);
-        *second = fp9__second_halves(way, fp9__second_view(way, word, word));
-    }
-}
-
-static void unpack_block(enum fp9_format f, const struct stream *s, unsigned panels, size_t block,
-                         size_t tiles, struct views *v, struct block *b)
-{
-    uint32_t marked = marked_in(f, s, panels, block);
-    const size_t at = block * fp9__group_bytes(f);
-    b->mask = fp9__mask(marked ? FP9__WAY_SMALL : fp9__way_of(f, 0, 0));
-    for (unsigned p = 0; p < panels; p++) {
-        const uint8_t *group = s[p].panel + at;
-        b->scale[p] = s[p].scales[block];
-        if (f == FP9_FP9) {
-            unpack_fp9(group, tiles, v->second + p, panels);
-        } else if (!marked) {
-            unpack_e4m3(FP9__WAY_E4M3, group, tiles, v->first[p], v->second + p, panels);
-        } else {
-            unpack_e4m3(FP9__WAY_SMALL, group, tiles, v->first[p], v->second + p, panels);
-            b->scale[p] *= FP9_W_SCALE / FP9_E4M3_SCALE;
-        }
-    }
-    b->second = (const uint8_t *)v->second;
-    b->first = f == FP9_FP9 ? s[0].panel + at + fp9__head(f) : (const uint8_t *)v->first[0];
-    b->slot = f == FP9_FP9 ? s[panels - 1].panel - s[0].panel : (ptrdiff_t)sizeof v->first[0];
-    b->gap = fp9__head(f);
-}
-
-/* a0 += w0 times *x, and with two panels a1 += w1 times *x. Written down as it shall run: the compiler would
- * load activations before their turn and put accumulators into memory for them. */
-FP9__INLINE void products(const float *x, unsigned panels, __m256 w0, __m256 w1, __m256 *a0, __m256 *a1)
-{
-    __m256 xk;
-    if (panels > 1)
-        __asm__ volatile("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1"
-                         : "+x"(*a0), "+x"(*a1), "=&x"(xk)
-                         : "m"(*x), "x"(w0), "x"(w1));
-    else
-        __asm__ volatile("vbroadcastss %2, %1\n\tvfmadd231ps %3, %1, %0"
-                         : "+x"(*a0), "=&x"(xk)
-                         : "m"(*x), "x"(w0));
-}
-
-/* A part: `tokens` rows x; y of the first panel, `side` floats from that of the second. A line of weights is
- * fetched for every tile, at `ahead` and `slot` bytes from there: all at once, while weights are unpacked,
- * they would be more than the core can wait for at a time. */
-FP9__INLINE void micro(const struct block *b, unsigned panels, const float *const x[], unsigned tokens,
-                       float *y, ptrdiff_t side, size_t y_stride, const char *ahead, ptrdiff_t slot)
-{
-    const __m256i mask = b->mask;
-    const uint8_t *first = b->first, *second = b->second;
-    const ptrdiff_t first_slot = b->slot;
-    __m256 acc[2][TOKENS];
-    FP9__UNROLL
-    for (unsigned p = 0; p < panels; p++) FP9__UNROLL
-    for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
-    for (size_t i = b->from, stop; i < b->end; first += b->gap) {
-        stop = b->end - i < FP9_STRIP_INPUTS ? b->end : i + FP9_STRIP_INPUTS;
-        for (; i < stop; i += FP9_TILE_INPUTS, ahead += FP9__TILE_BYTES) {
-            _mm_prefetch(ahead, _MM_HINT_T0);
-            if (panels > 1) _mm_prefetch(ahead + slot, _MM_HINT_T0);
-            FP9__UNROLL
-            for (unsigned k = 0; k < FP9_TILE_INPUTS; k++) {
-                const uint8_t *from = k % 4 < 2 ? first : second;
-                const ptrdiff_t next = k % 4 < 2 ? first_slot : FP9__VECTOR;
-                __m256 w0 = fp9__half(from, k % 2, mask), w1 = w0;
-                if (panels > 1) w1 = fp9__half(from + next, k % 2, mask);
-                FP9__UNROLL
-                for (unsigned t = 0; t < tokens; t++)
-                    products(x[t] + i + k, panels, w0, w1, &acc[0][t], &acc[1][t]);
-                if (k % 4 == 3) {
-                    first += FP9__VECTOR;
-                    second += panels * FP9__VECTOR;
-                }
-            }
-        }
-    }
-    const __m256 scale[2] = {_mm256_broadcast_ss(&b->scale[0]), _mm256_broadcast_ss(&b->scale[1])};
-    FP9__UNROLL
-    for (unsigned t = 0; t < tokens; t++, y += y_stride) {
-        FP9__UNROLL
-        for (unsigned p = 0; p < panels; p++) {
-            float *out = y + (p ? side : 0);
-            _mm256_storeu_ps(out, _mm256_fmadd_ps(scale[p], acc[p][t], _mm256_loadu_ps(out)));
-        }
-    }
-}
-
-/* A function of its own per size, for the registers' sake. */
-#define MICRO_FUNCTION(P, T)                                                                                 \
-    static __attribute__((noinline)) void micro_##P##_##T(const struct block *b, const float *const *x,      \
-                                                          float *y, ptrdiff_t side, size_t y_stride,         \
-                                                          const char *ahead, ptrdiff_t slot)                 \
-    {                                                                                                        \
-        micro(b, P, x, T, y, side, y_stride, ahead, slot);                                                   \
-    }
-MICRO_FUNCTION(1, 3)
-MICRO_FUNCTION(1, 4)
-MICRO_FUNCTION(1, 5)
-MICRO_FUNCTION(1, 6)
-MICRO_FUNCTION(2, 3)
-MICRO_FUNCTION(2, 4)
-MICRO_FUNCTION(2, 5)
-MICRO_FUNCTION(2, 6)
-
-typedef void micro_fn(const struct block *b, const float *const *x, float *y, ptrdiff_t side, size_t y_stride,
-                      const char *ahead, ptrdiff_t slot);
-
-/* Tokens in parts of nearly equal size, 3 at least (7 are 3 + 4). */
-struct tokens {
-    const float *const *x;
-    size_t count, parts, stride; // stride: of y
-};
-
-/* A block of one or two panels; `next` are read after it, from byte `at` on. */
-static void all_parts(const struct block *b, unsigned panels, const struct stream *s, const struct tokens *t,
-                      const struct stream *next, size_t at)
-{
-    static micro_fn *const size[2][4] = {{micro_1_3, micro_1_4, micro_1_5, micro_1_6},
-                                         {micro_2_3, micro_2_4, micro_2_5, micro_2_6}};
-    const ptrdiff_t side = s[panels - 1].y - s->y, slot = next[panels - 1].panel - next->panel;
-    const char *ahead = (const char *)next->panel + at;
-    for (size_t part = 0, from = 0, end; part < t->parts; part++, from = end) {
-        end = t->count * (part + 1) / t->parts;
-        size[panels - 1][end - from - 3](b, t->x + from, s->y + from * t->stride, side, t->stride, ahead,
-                                         slot);
-        /* Two parts fetch all there is. */
-        ahead = part == 0 ? ahead + FP9__GROUP_TILES * FP9__TILE_BYTES : (const char *)b->second;
-    }
-}
-
-/* Panels two at a time. Blocks are the outer loop: one block of the activations stays in L1 until all panels
- * have had it, and the next two panels' weights are fetched meanwhile. (Fetching the next block of
- * activations by hand did not pay.) */
-static void many_tokens(enum fp9_format f, const struct stream *s, size_t n, size_t inputs,
-                        const struct tokens *t)
-{
-    struct views v;
-    struct block b;
-    const size_t tiles = fp9__tiles(inputs);
-    for (size_t first = 0; first < tiles; first += FP9__GROUP_TILES) {
-        size_t group = fp9__group_tiles(tiles, first), block = first / FP9__GROUP_TILES;
-        b.from = first * FP9_TILE_INPUTS;
-        b.end = b.from + group * FP9_TILE_INPUTS;
-        for (size_t i = 0; i < n; i += 2) {
-            const unsigned panels = n - i > 1 ? 2 : 1;
-            const bool last = i + 2 >= n, odd = !last && n - i == 3; // the next one has no second panel
-            unpack_block(f, s + i, panels, block, group, &v, &b);
-            all_parts(&b, panels, s + i, t, last ? s : s + i + 2 - odd, (block + last) * fp9__group_bytes(f));
-        }
-    }
-}
-
-static void many_rows(enum fp9_format f, const struct stream *s, size_t n, size_t inputs,
-                      const struct fp9_rows *rows, size_t y_stride)
-{
-    const float *x[MOST];
-    const size_t passes = (rows->count + MOST - 1) / MOST;
-    for (size_t pass = 0; pass < passes; pass++) {
-        const size_t from = rows->count * pass / passes, end = rows->count * (pass + 1) / passes;
-        const size_t count = end - from;
-        struct stream to[PANELS];
-        struct tokens t = {
-            .x = x, .count = count, .parts = (count + TOKENS - 1) / TOKENS, .stride = y_stride};
-        for (size_t i = 0; i < count; i++) x[i] = row_of(rows, from + i);
-        for (size_t i = 0; i < n; i++) {
-            to[i] = s[i];
-            to[i].y += from * y_stride;
-        }
-        many_tokens(f, to, n, inputs, &t);
-    }
-}
-
-static void run_streams(const struct stream *s, size_t n, const struct fp9_matrix *m,
+static void run_streams(const struct fp9__stream *s, size_t n, const struct fp9_matrix *m,
                         const struct fp9_rows *x, size_t y_stride)
 {
     const size_t inputs = m->inputs;
+    size_t done = 0;
     for (size_t i = 0; i < n && !m->continues; i++)
         for (size_t t = 0; t < x->count; t++) _mm256_storeu_ps(s[i].y + t * y_stride, _mm256_setzero_ps());
-    if (x->count <= FEW) {
-        few_tokens(m->format, s, n, inputs, x, y_stride);
-        return;
-    }
-    if (x->count > FP9__TOKENS) {
-        many_rows(m->format, s, n, inputs, x, y_stride);
-        return;
-    }
-    for (size_t i = 0; i + 1 < n; i += 2) {
-        struct stream two[2] = {s[i], s[i + 1]};
-        two[0].next = i + 2 < n ? s[i + 2].panel : s[0].next;
-        direct_tokens[m->format][x->count - FEW - 1](two, inputs, x, y_stride);
-    }
-    if (n % 2) many_rows(m->format, s + n - 1, 1, inputs, x, y_stride);
+    if (x->count > 1 && x->count <= FP9__TOKENS)
+        done = m->format == FP9_FP9 ? fp9__avx2_direct(s, n, inputs, x, y_stride)
+                                    : e4m3_tokens(s, n, inputs, x, y_stride);
+    if (done == n) return;
+    if (x->count <= FEW)
+        few_tokens(m->format, s + done, n - done, inputs, x, y_stride);
+    else
+        fp9__avx2_many(m->format, s + done, n - done, inputs, x, y_stride);
 }
 
 static void dot(const struct fp9_matrix *m, size_t first, size_t count, const struct fp9_rows *x, float *y,
                 size_t y_stride)
 {
     if (x->count == 0) return;
-    for (size_t p = 0; p < count; p += PANELS) {
-        struct stream s[PANELS];
-        size_t n = count - p < PANELS ? count - p : PANELS;
+    for (size_t p = 0; p < count; p += FP9__PANELS) {
+        struct fp9__stream s[FP9__PANELS];
+        size_t n = count - p < FP9__PANELS ? count - p : FP9__PANELS;
         for (size_t i = 0; i < n; i++) s[i] = stream_of(m, first + p + i, STREAMS, y + 8 * (p + i));
         run_streams(s, n, m, x, y_stride);
     }
@@ -514,9 +265,9 @@ static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_
                  const struct fp9_rows *x, float *y0, float *y1, size_t y_stride)
 {
     if (x->count == 0) return;
-    for (size_t p = 0; p < count; p += PANELS / 2) {
-        struct stream s[PANELS];
-        size_t n = count - p < PANELS / 2 ? count - p : PANELS / 2;
+    for (size_t p = 0; p < count; p += FP9__PANELS / 2) {
+        struct fp9__stream s[FP9__PANELS];
+        size_t n = count - p < FP9__PANELS / 2 ? count - p : FP9__PANELS / 2;
         for (size_t i = 0; i < n; i++) {
             s[2 * i] = stream_of(m0, first + p + i, STREAMS / 2, y0 + 8 * (p + i));
             s[2 * i + 1] = stream_of(m1, first + p + i, STREAMS / 2, y1 + 8 * (p + i));

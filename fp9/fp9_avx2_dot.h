@@ -1,0 +1,53 @@
+/* fp9_avx2_dot.h: panels of a dot as the AVX2 files read them (nobody else includes this). */
+#ifndef FP9_FP9_AVX2_DOT_H
+#define FP9_FP9_AVX2_DOT_H
+
+#include "fp9/fp9_avx2_tile.h"
+
+enum {
+    FP9__PANELS = 16, // most panels of a call below
+    FP9__AHEAD =
+        2048, // bytes of software prefetch: covers DRAM latency at one core's share of bandwidth, and
+              // stays within what the line buffers hold; measured best among 1, 2, 4 KB (bench-duck)
+};
+
+/* One panel of a dot: where it is read, what is read after it, its row of scales, its marks if it is e4m3,
+ * where its 8 outputs go (token t at + t * stride). */
+struct fp9__stream {
+    const uint8_t *panel, *next;
+    const float *scales;
+    const uint16_t *marks;
+    float *y;
+};
+
+/* Tiles of block `block` that are marked in any of n panels. */
+FP9__INLINE uint32_t fp9__marked_in(enum fp9_format f, const struct fp9__stream s[], unsigned n, size_t block)
+{
+    uint32_t marked = 0;
+    for (unsigned i = 0; i < n && f == FP9_E4M3; i++) marked |= s[i].marks[block];
+    return marked;
+}
+
+/* How far a stream's prefetch reaches from the block at `offset` on: from a panel's end into the next one. */
+FP9__INLINE size_t fp9__ahead_of(enum fp9_format f, const struct fp9__stream *s, size_t offset, size_t bytes)
+{
+    size_t ahead = bytes < FP9__AHEAD ? bytes : FP9__AHEAD;
+    return offset + ahead + fp9__group_bytes(f) <= bytes ? ahead
+                                                         : ahead + (size_t)(s->next - s->panel) - bytes;
+}
+
+static inline const float *fp9__row_of(const struct fp9_rows *x, size_t t)
+{
+    return x->xs + (x->row ? x->row[t] : t) * x->stride;
+}
+
+/* Adds the products of n panels with three tokens or more to y. */
+void fp9__avx2_many(enum fp9_format f, const struct fp9__stream *s, size_t n, size_t inputs,
+                    const struct fp9_rows *rows, size_t y_stride);
+
+/* The same of fp9 with two to FP9__TOKENS tokens. Returns how many panels it did: as many as fit its sizes,
+ * none unless the inputs are whole strips. */
+size_t fp9__avx2_direct(const struct fp9__stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
+                        size_t y_stride);
+
+#endif
