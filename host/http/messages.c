@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "host/http/request_body.h"
+#include "host/model/json.h"
 
 /* What the messages of a request point into. */
 struct reading {
@@ -96,25 +97,49 @@ static int read_calls(const cJSON *message, const char *param, struct chat_messa
     return 0;
 }
 
-/* A result goes where the call is that it names: the encodings know calls by their order alone. */
+/* Which of the answer's calls has this id: -1, none, although all have one; -2: that cannot be told. */
+static int find_call(const cJSON *calls, const cJSON *id)
+{
+    const cJSON *call;
+    int place = 0;
+    bool all_known = true;
+    if (!cJSON_IsString(id) || !id->valuestring[0]) return -2;
+    cJSON_ArrayForEach(call, calls)
+    {
+        const cJSON *known = cJSON_GetObjectItemCaseSensitive(call, "id");
+        if (cJSON_IsString(known) && !strcmp(id->valuestring, known->valuestring)) return place;
+        all_known &= cJSON_IsString(known) && known->valuestring[0];
+        place++;
+    }
+    return all_known ? -1 : -2;
+}
+
+static bool has_result(const struct reading *r, size_t first, size_t call)
+{
+    for (size_t i = first; i < r->count; i++)
+        if (r->more[i].order == call) return true;
+    return false;
+}
+
+/* A result goes where the call is that it names, else to the first without one: the encodings know calls by
+ * their order alone. */
 static int place_result(struct reading *r, const cJSON *message, const char *param, struct api_problem *p)
 {
-    const cJSON *id = cJSON_GetObjectItemCaseSensitive(message, "tool_call_id"), *call;
-    size_t at = r->count, first = at, place = 0;
+    const cJSON *id = cJSON_GetObjectItemCaseSensitive(message, "tool_call_id");
+    size_t at = r->count, first = at, order = 0;
     while (first > 0 && r->message[first - 1].role == CHAT_TOOL) first--;
     const struct chat_message *answer = first > 0 ? &r->message[first - 1] : NULL;
     if (!answer || at - first >= answer->call_count)
         return api_problem_set(p, 400, "invalid_value", param,
                                "%s is a tool's result number %zu, but the answer before it calls %zu", param,
                                at - first + 1, answer ? answer->call_count : 0);
-    r->more[at].order = at - first;
-    cJSON_ArrayForEach(call, r->more[first - 1].calls)
-    {
-        const cJSON *known = cJSON_GetObjectItemCaseSensitive(call, "id");
-        if (cJSON_IsString(id) && cJSON_IsString(known) && !strcmp(id->valuestring, known->valuestring))
-            r->more[at].order = place;
-        place++;
-    }
+    int place = find_call(r->more[first - 1].calls, id);
+    if (place == -1 || (place >= 0 && has_result(r, first, (size_t)place)))
+        return api_problem_set(p, 400, "invalid_value", param, "tool_call_id of %s is %s: %s", param,
+                               json_show(id).s,
+                               place < 0 ? "none of the calls before it has it" : "that call has a result");
+    while (place < 0 && has_result(r, first, order)) order++;
+    r->more[at].order = place < 0 ? order : (size_t)place;
     for (; at > first && r->more[at - 1].order > r->more[at].order; at--) {
         struct chat_message m = r->message[at];
         struct reading_message more = r->more[at];

@@ -173,6 +173,12 @@ const cases = {
         await refused(ask('x', { logit_bias: { 6400: 1 } }), 400, /logit_bias names token '6400'; ids are 0 to 6399/);
         await refused(ask('x', { top_logprobs: 2 }), 400, /needs logprobs/);
         await refused(ask('x', { response_format: { type: 'json_object' } }), 400, /response_format/);
+        const results = (...ids) => ({ messages: [{ role: 'user', content: 'x' },
+            { role: 'assistant', content: null, tool_calls: ['a', 'b'].map((id) => ({ id, type: 'function', function: { name: 'f', arguments: '{}' } })) },
+            ...ids.map((id) => ({ role: 'tool', tool_call_id: id, content: 'y' }))], max_tokens: 1 });
+        await refused(results('b', 'c'), 400, /tool_call_id of messages\[3\] is "c": none of the calls before it has it/);
+        await refused(results('b', 'b'), 400, /tool_call_id of messages\[3\] is "b": that call has a result/);
+        for (const ids of [['b', 'a'], ['b', undefined], [undefined, undefined], ['a', '']]) assert.equal((await chat(results(...ids))).status, 200, `${ids}`);
         await refused(ask('x', { response_format: 'json_object' }), 400, /response_format can only be of type text/);
         await refused(ask('x', { thinking: true }), 400, /thinking must be an object with a type, not true .*\| thinking \|/);
         await refused(ask('x', { tools: [{ type: 'function', function: {} }] }), 400, /tools\[0\] needs function.name/);
