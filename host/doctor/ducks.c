@@ -189,12 +189,21 @@ static void judge_health(struct finding *f, const struct wire_stats *s)
         blame(f, DOCTOR_ADVICE, "another board", "two of its clocks disagree by more than 1 %%");
 }
 
+static bool is_lossy(uint64_t frames, const struct wire_stats *s)
+{
+    return frames > 10 && (double)frames > LOSSY * (double)s->frames_in;
+}
+
 static void judge_counters(struct finding *f, const struct wire_stats *s)
 {
-    uint64_t lost = s->nic_dropped + s->send_failed + s->bad_frame;
-    if ((double)lost > LOSSY * (double)s->frames_in && lost > 10)
+    const uint64_t lost = s->nic_dropped + s->send_failed;
+    if (is_lossy(lost, s))
         blame(f, DOCTOR_ADVICE, "cable, flow control, switch buffers", "lost %llu of %llu frames",
               (unsigned long long)lost, (unsigned long long)s->frames_in);
+    if (is_lossy(s->bad_frame, s))
+        blame(f, DOCTOR_ADVICE, "what else sends to its port? is a host of another version on this network?",
+              "%llu of %llu frames were none of this protocol", (unsigned long long)s->bad_frame,
+              (unsigned long long)s->frames_in);
     if (s->frames_in > FEW_FRAMES && (double)s->resend_asked > MISSED * (double)s->frames_in)
         blame(f, DOCTOR_ADVICE, "cable, switch, another daemon with the same ducks",
               "asked again for %llu of %llu frames", (unsigned long long)s->resend_asked,

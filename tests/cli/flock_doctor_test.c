@@ -81,6 +81,8 @@ static void each_ailment_is_named(void **state)
     s->care = WIRE_CLOCK_LOST, expect(DOCTOR_ADVICE, "real-time clock has lost its time");
     s->care = WIRE_CLOCKS_DIFFER, expect(DOCTOR_ADVICE, "disagree by more than 1 %");
     s->nic_dropped = 101, expect(DOCTOR_ADVICE, "lost 101 of 1000000 frames");
+    s->bad_frame = 101, expect(DOCTOR_ADVICE, "101 of 1000000 frames were none of this protocol");
+    s->nic_dropped = s->bad_frame = 100, expect(DOCTOR_OK, NULL);
     s->resend_asked = 1001, expect(DOCTOR_ADVICE, "asked again for 1001 of 1000000 frames");
     s->bad_tag = 1, expect(DOCTOR_ADVICE, "1 frames with a wrong tag");
     s->faults = 2, expect(DOCTOR_ADVICE, "have failed 2 times");
