@@ -27,8 +27,8 @@ enum prefix_reuse engine__reuse(const struct engine *e)
     return !e->set.mtp ? PREFIX_MAIN : e->set.mtp_window ? PREFIX_EITHER : PREFIX_ALL;
 }
 
-/* Other weights, another shape or another arithmetic. Files are told apart by name, size and time, as a
- * restart must not read them all. */
+/* Other weights, another shape or another arithmetic. Files are told apart by name, size and times, as a
+ * restart must not read them all: of the last change too, which copying and unpacking cannot set. */
 uint64_t engine__kv_identity(const struct engine *e, const struct engine_options *o)
 {
     const struct model *m = e->model;
@@ -48,8 +48,9 @@ uint64_t engine__kv_identity(const struct engine *e, const struct engine_options
             snprintf(path, sizeof path, "%s/config.json", m->dir);
         if (stat(path, &st)) continue;
         const char *name = strrchr(path, '/');
-        n = snprintf(text, sizeof text, "%llx %s %lld %lld %ld", (unsigned long long)sum, name ? name : path,
-                     (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        n = snprintf(text, sizeof text, "%llx %s %lld %lld %ld %lld %ld", (unsigned long long)sum,
+                     name ? name : path, (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+                     st.st_mtim.tv_nsec, (long long)st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
         sum = siphash(&key, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
     }
     return sum;

@@ -33,7 +33,8 @@ struct loading {
     struct error *err;
 };
 
-/* Hash of every file's path, size and time of change; the caller frees it. NULL: no memory. */
+/* Hash of every file's path, size and times; the caller frees it. NULL: no memory. The time of modification
+ * can be set to anything, and copying and unpacking do; that of the last change cannot. */
 static uint64_t *file_keys(const struct checkpoint *c)
 {
     uint32_t files = checkpoint_files(c);
@@ -43,8 +44,12 @@ static uint64_t *file_keys(const struct checkpoint *c)
         char real[4096] = "";
         struct stat st;
         if (!realpath(path, real) || stat(path, &st) != 0) continue; // 0: never counts as known
-        const uint64_t what[4] = {wire_object_hash((const uint8_t *)real, strlen(real)), (uint64_t)st.st_size,
-                                  (uint64_t)st.st_mtim.tv_sec, (uint64_t)st.st_mtim.tv_nsec};
+        const uint64_t what[6] = {wire_object_hash((const uint8_t *)real, strlen(real)),
+                                  (uint64_t)st.st_size,
+                                  (uint64_t)st.st_mtim.tv_sec,
+                                  (uint64_t)st.st_mtim.tv_nsec,
+                                  (uint64_t)st.st_ctim.tv_sec,
+                                  (uint64_t)st.st_ctim.tv_nsec};
         key[i] = wire_object_hash((const uint8_t *)what, sizeof what);
     }
     return key;

@@ -24,6 +24,19 @@ cmp "$work/local.f32" "$work/net.f32" || fail "experts kept as e4m3 give other l
 [ "$(held e4m3)" -lt "$fp9" ] || fail "experts kept as e4m3 take $(held e4m3) MB, as fp9 $fp9 MB"
 compare_text flock -p "hello there" -n 40 --temperature 0
 
+# Other weights behind the same name, size and time of modification are other weights.
+cp -r models/duckling "$work/model"
+shard=$work/model/model-00002-of-00003.safetensors
+logits() { "$1" "${@:3}" logits --model "$work/model" --tokens "$work/tokens" --out "$work/$2"; }
+logits net_duckd was.f32 flock
+touch -r "$shard" "$work/time"
+head -c 2000000 /dev/zero | tr '\0' '@' | dd of="$shard" bs=1M seek=4 conv=notrunc status=none
+touch -r "$work/time" "$shard"
+logits local_duckd local.f32
+! cmp -s "$work/was.f32" "$work/local.f32" || fail "other weights give the same logits"
+logits net_duckd net.f32 flock
+cmp "$work/local.f32" "$work/net.f32" || fail "the ducks have computed with weights that are gone"
+
 # What serve tells Prometheus of each duck and of the stages of a step, and a trace of both.
 serve serve.log --flock "$work/flock"
 serve=${pids[-1]}
