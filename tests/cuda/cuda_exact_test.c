@@ -39,6 +39,13 @@ static void make_text(struct bed *bed, struct text *t, uint32_t salt, uint32_t f
     bed_prefill(bed, t->seq, t->ids, filled, CHUNK);
 }
 
+/* A job of these rows, all of whose logits are wanted. */
+static struct backend_job rows_job(backend_seq seq, uint32_t position, uint32_t tokens, const int32_t *ids)
+{
+    return (struct backend_job){
+        .kind = BACKEND_MAIN, .seq = seq, .position = position, .tokens = tokens, .ids = ids};
+}
+
 static void same(struct bed *bed, uint32_t lane, uint32_t row, const float *want, const char *what)
 {
     const size_t vocab = bed->model.config.vocab_size;
@@ -106,69 +113,38 @@ static void test_exact(void **state)
         struct text t[LANES];
         for (uint32_t i = 0; i < LANES; i++) make_text(&bed, &t[i], i, p);
         for (uint32_t r = 0; r < 4; r++) {
-            const struct backend_job job = {.kind = BACKEND_MAIN,
-                                            .seq = t[0].seq,
-                                            .position = p + r,
-                                            .tokens = 1,
-                                            .ids = t[0].ids + p + r,
-                                            .logits_from = 0};
+            const struct backend_job job = rows_job(t[0].seq, p + r, 1, t[0].ids + p + r);
             bed_run(&bed, 0, &job);
             memcpy(want + r * vocab, bed.b->ops->logits(bed.b, 0, 0), vocab * sizeof *want);
         }
         for (uint32_t n = 2; n <= 8; n++) {
-            const struct backend_job job = {.kind = BACKEND_MAIN,
-                                            .seq = t[0].seq,
-                                            .position = p,
-                                            .tokens = n,
-                                            .ids = t[0].ids + p,
-                                            .logits_from = 0};
+            const struct backend_job job = rows_job(t[0].seq, p, n, t[0].ids + p);
             bed_run(&bed, n % LANES, &job);
             for (uint32_t r = 0; r < n && r < 4; r++)
                 same(&bed, n % LANES, r, want + r * vocab, "rows of one job");
         }
-        size_t rows = 0;
-        const struct backend_probe probe = {ignore_row, &rows};
+        size_t seen = 0;
+        const struct backend_probe probe = {ignore_row, &seen};
         bed.b->ops->set_probe(bed.b, &probe);
-        const struct backend_job alone = {.kind = BACKEND_MAIN,
-                                          .seq = t[0].seq,
-                                          .position = p,
-                                          .tokens = 1,
-                                          .ids = t[0].ids + p,
-                                          .logits_from = 0};
+        const struct backend_job alone = rows_job(t[0].seq, p, 1, t[0].ids + p);
         bed_run(&bed, 0, &alone);
         bed.b->ops->set_probe(bed.b, NULL);
-        assert_true(rows > 0);
+        assert_true(seen > 0);
         same(&bed, 0, 0, want, "step by step");
         for (uint32_t n = 1; n <= 16; n += 5) {
-            const struct backend_job best = {.kind = BACKEND_MAIN,
-                                             .seq = t[0].seq,
-                                             .position = p,
-                                             .tokens = n,
-                                             .ids = t[0].ids + p,
-                                             .logits_from = 0,
-                                             .best_only = true};
+            struct backend_job best = rows_job(t[0].seq, p, n, t[0].ids + p);
+            best.best_only = true;
             bed_run(&bed, 0, &best);
             for (uint32_t r = 0; r < n && r < 4; r++)
                 assert_int_equal(ops->best(bed.b, 0, r), argmax(want + r * vocab, vocab));
         }
         compare_candidates(&bed, &t[0], p, want);
         struct backend_job jobs[LANES];
-        for (uint32_t i = 0; i < LANES; i++)
-            jobs[i] = (struct backend_job){.kind = BACKEND_MAIN,
-                                           .seq = t[i].seq,
-                                           .position = p,
-                                           .tokens = 1 + i,
-                                           .ids = t[i].ids + p,
-                                           .logits_from = 0};
+        for (uint32_t i = 0; i < LANES; i++) jobs[i] = rows_job(t[i].seq, p, 1 + i, t[i].ids + p);
         bed_run_together(&bed, jobs, LANES);
         same(&bed, 0, 0, want, "beside other lanes");
         const backend_seq copy = bed_fork(&bed, t[0].seq, p, LENGTH);
-        const struct backend_job copied = {.kind = BACKEND_MAIN,
-                                           .seq = copy,
-                                           .position = p,
-                                           .tokens = 1,
-                                           .ids = t[0].ids + p,
-                                           .logits_from = 0};
+        const struct backend_job copied = rows_job(copy, p, 1, t[0].ids + p);
         bed_run(&bed, 1, &copied);
         same(&bed, 1, 0, want, "in a copied sequence");
         bed.b->ops->seq_close(bed.b, copy);
@@ -192,12 +168,7 @@ static void test_prefill(void **state)
         const backend_seq other = bed_seq(&bed, LENGTH);
         bed_prefill(&bed, other, t.ids, starts[k], 16);
         float *want = malloc(vocab * sizeof *want);
-        struct backend_job job = {.kind = BACKEND_MAIN,
-                                  .seq = other,
-                                  .position = starts[k],
-                                  .tokens = 1,
-                                  .ids = t.ids + starts[k],
-                                  .logits_from = 0};
+        struct backend_job job = rows_job(other, starts[k], 1, t.ids + starts[k]);
         bed_run(&bed, 0, &job);
         memcpy(want, ops->logits(bed.b, 0, 0), vocab * sizeof *want);
         job.seq = t.seq;
@@ -229,12 +200,7 @@ static void test_cancel(void **state)
     memcpy(want, bed.b->ops->logits(bed.b, 0, 0), vocab * sizeof *want);
     for (uint32_t steps = 0; steps < 4; steps++) {
         for (uint32_t rows = 1; rows <= 34; rows += 33) {
-            const struct backend_job dropped = {.kind = BACKEND_MAIN,
-                                                .seq = t.seq,
-                                                .position = 40,
-                                                .tokens = rows,
-                                                .ids = t.ids + 40,
-                                                .logits_from = 0};
+            const struct backend_job dropped = rows_job(t.seq, 40, rows, t.ids + 40);
             if (ops->start(bed.b, 0, &dropped, &err)) fail_msg("%s", err.text);
             for (uint32_t done = 0; done < steps;) {
                 struct mlp_step step;
@@ -284,22 +250,12 @@ static void test_followers(void **state)
     make_text(&bed, &alone, 3, p);
     make_text(&bed, &together, 3, p);
     for (uint32_t r = 0; r < 2; r++) {
-        const struct backend_job job = {.kind = BACKEND_MAIN,
-                                        .seq = alone.seq,
-                                        .position = p + r,
-                                        .tokens = 1,
-                                        .ids = alone.ids + p + r,
-                                        .logits_from = 0};
+        const struct backend_job job = rows_job(alone.seq, p + r, 1, alone.ids + p + r);
         bed_run(&bed, 0, &job);
         memcpy(want + r * vocab, ops->logits(bed.b, 0, 0), vocab * sizeof *want);
     }
     for (uint32_t r = 0; r < 2; r++) {
-        const struct backend_job job = {.kind = BACKEND_MAIN,
-                                        .seq = together.seq,
-                                        .position = p + r,
-                                        .tokens = 1,
-                                        .ids = together.ids + p + r,
-                                        .logits_from = 0};
+        const struct backend_job job = rows_job(together.seq, p + r, 1, together.ids + p + r);
         if (ops->start(bed.b, r, &job, &err)) fail_msg("%s", err.text);
     }
     const struct timespec pause = {.tv_nsec = 5000000};
@@ -326,17 +282,11 @@ static void test_refusals(void **state)
     const struct {
         struct backend_job job;
         const char *message;
-    } refused[] = {
-        {{.kind = BACKEND_MAIN, .seq = seq, .position = 100, .tokens = 1, .ids = ids, .logits_from = 0},
-         "positions 100 to 101 of a sequence with 100"},
-        {{.kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = CHUNK + 1, .ids = ids, .logits_from = 0},
-         "a job of 49 rows, the backend takes 1 to 48"},
-        {{.kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = 0, .ids = ids, .logits_from = 0},
-         "a job of 0 rows, the backend takes 1 to 48"},
-        {{.kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = 1, .ids = bad, .logits_from = 0},
-         "token 6400, the vocabulary has 6400"},
-        {{.kind = BACKEND_MAIN, .seq = seq, .position = 0, .tokens = 1, .ids = negative, .logits_from = 0},
-         "token -1, the vocabulary has 6400"}};
+    } refused[] = {{rows_job(seq, 100, 1, ids), "positions 100 to 101 of a sequence with 100"},
+                   {rows_job(seq, 0, CHUNK + 1, ids), "a job of 49 rows, the backend takes 1 to 48"},
+                   {rows_job(seq, 0, 0, ids), "a job of 0 rows, the backend takes 1 to 48"},
+                   {rows_job(seq, 0, 1, bad), "token 6400, the vocabulary has 6400"},
+                   {rows_job(seq, 0, 1, negative), "token -1, the vocabulary has 6400"}};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         assert_true(ops->start(bed.b, 0, &refused[i].job, &err) < 0);
         assert_string_equal(err.text, refused[i].message);
