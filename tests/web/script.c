@@ -111,7 +111,7 @@ static enum backend_event poll(struct backend *b, uint32_t lane, struct mlp_step
     (void)err;
     if (job->logits_from >= job->tokens) return BACKEND_DONE;
     const struct timespec pace = {s->pace_ns / 1000000000, s->pace_ns % 1000000000};
-    if (s->pace_ns) nanosleep(&pace, NULL);
+    if (s->pace_ns && job->position > 0) nanosleep(&pace, NULL);
     memset(s->logits[lane], 0, s->model.config.vocab_size * sizeof(float));
     s->logits[lane][next_token(s, s->seq[job->seq].id, count)] = 100;
     return BACKEND_DONE;

@@ -11,7 +11,8 @@
 #define SCRIPT_LANES 4
 
 struct script;
-/* On the tokenizer and the shape of the model in `dir`; tokens come at least pace_ns apart. */
+/* On the tokenizer and the shape of the model in `dir`; tokens come at least pace_ns apart, the first
+ * one at once. */
 int script_open(struct script **out, const char *dir, long pace_ns, struct error *err);
 void script_close(struct script *s);
 const struct model_config *script_config(const struct script *s);

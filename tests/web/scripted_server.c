@@ -1,6 +1,8 @@
-/* scripted_server.c: the HTTP server in front of the scripted model. usage: scripted-server DIR [v31 | slow |
- * halting] slow: it loads for two seconds, and stops at 10 and at 95 % until SIGUSR1 comes. halting: 4 s
- * between tokens. */
+/* scripted_server.c: the HTTP server in front of the scripted model.
+ *
+ * usage: scripted-server DIR [v31 | slow | halting]
+ * slow: it loads for two seconds, and stops at 10 and at 95 % until SIGUSR1 comes.
+ * halting: the second token of an answer comes after two minutes. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -43,7 +45,7 @@ int main(int argc, char **argv)
     struct error err;
     const char *how = argc > 2 ? argv[2] : "";
     // Tokens come one by one, as from a model.
-    const long pace_ns = strcmp(how, "halting") ? 1000000 : 4000000000;
+    const long pace_ns = strcmp(how, "halting") ? 1000000 : 120000000000;
     int rc = argc < 2 ? error_set(&err, -EINVAL, "usage: scripted-server DIR [v31 | slow | halting]")
                       : script_open(&s, argv[1], pace_ns, &err);
     if (!rc)
