@@ -10,7 +10,7 @@
 #include "fp9/fp9_avx2_tile.h"
 
 enum {
-    AHEAD = 2048, // bytes of prefetch per stream, as in fp9_avx2.c
+    AHEAD = 2048, // bytes of prefetch per stream, as in fp9_avx2_dot.h
     FEW = 4,      // tokens that AVX2 does
     COUPLES = 2,  // couples of panels at a time
     TOKENS = 12,  // x COUPLES = 24 accumulators of the 32 registers
