@@ -159,40 +159,56 @@ static void few_tokens(enum fp9_format f, const struct fp9__stream *s, size_t n,
     }
 }
 
-/* ---- up to FP9__TOKENS tokens: weights are made on the way, block by block ---- */
+/* ---- 4 to 6 tokens of e4m3: a weight a panel is made at a time, from a word that is loaded for each ---- */
 
-/* A function of its own per number of tokens, for the registers' sake. */
-FP9__INLINE void direct(enum fp9_format f, const struct fp9__stream s[2], size_t inputs,
-                        const struct fp9_rows *rows, unsigned tokens, size_t y_stride)
+/* acc += tile `tile` of two panels, `slot` bytes apart, times eight inputs of each token. */
+FP9__INLINE void e4m3_tile(enum fp9__way way, const uint8_t *words, size_t slot, size_t tile,
+                           const float *const x[], unsigned tokens, __m256 acc[2][FP9__TOKENS])
+{
+    FP9__UNROLL
+    for (unsigned k = 0; k < FP9_TILE_INPUTS; k++) {
+        /* Nothing is loaded before its turn: all registers are taken. */
+        __asm__ volatile("" : : : "memory");
+        __m256 w[2];
+        FP9__UNROLL
+        for (unsigned p = 0; p < 2; p++) {
+            const __m256i word = fp9__load(words + p * slot + k / 4 * FP9__VECTOR);
+            w[p] = fp9__weight(
+                way, k % 4 < 2 ? fp9__first_view(way, word) : fp9__second_view(way, word, word), k % 4);
+        }
+        FP9__UNROLL
+        for (unsigned t = 0; t < tokens; t++) {
+            __m256 xk = fp9__x(way, x[t] + FP9_TILE_INPUTS * tile + k);
+            FP9__UNROLL
+            for (unsigned p = 0; p < 2; p++) acc[p][t] = _mm256_fmadd_ps(w[p], xk, acc[p][t]);
+        }
+    }
+}
+
+FP9__INLINE void e4m3_panels(const struct fp9__stream s[], size_t inputs, const struct fp9_rows *rows,
+                             unsigned tokens, size_t y_stride)
 {
     const size_t tiles = fp9__tiles(inputs), slot = (size_t)(s[1].panel - s[0].panel);
-    const size_t bytes = fp9_panel_bytes(f, inputs);
+    const size_t bytes = fp9_panel_bytes(FP9_E4M3, inputs);
     const float *x[FP9__TOKENS];
     FP9__UNROLL
     for (unsigned t = 0; t < tokens; t++) x[t] = fp9__row_of(rows, t);
     for (size_t tile = 0; tile < tiles;) {
         size_t block = tile / FP9__GROUP_TILES, end = tile + fp9__group_tiles(tiles, tile);
-        uint32_t marked = fp9__marked_in(f, s, 2, block);
-        const size_t ahead = fp9__ahead_of(f, s, block * fp9__group_bytes(f), bytes);
+        uint32_t marked = fp9__marked_in(FP9_E4M3, s, 2, block);
+        const size_t ahead = fp9__ahead_of(FP9_E4M3, s, block * fp9__group_bytes(FP9_E4M3), bytes);
         __m256 acc[2][FP9__TOKENS];
         FP9__UNROLL
         for (unsigned p = 0; p < 2; p++) FP9__UNROLL
         for (unsigned t = 0; t < tokens; t++) acc[p][t] = _mm256_setzero_ps();
         for (; tile < end; tile++) {
-            size_t t = tile % FP9__STRIP_TILES;
-            const uint8_t *strip = s[0].panel + fp9__strip_offset(f, tile);
-            const char *later = (const char *)strip + ahead + t * FP9__TILE_BYTES;
-            _mm_prefetch(later, _MM_HINT_T0);
-            _mm_prefetch(later + slot, _MM_HINT_T0);
-            if (fp9__head(f) && t == FP9__STRIP_TILES - 1) { // what the signs take
-                _mm_prefetch(later + FP9__TILE_BYTES, _MM_HINT_T0);
-                _mm_prefetch(later + FP9__TILE_BYTES + slot, _MM_HINT_T0);
-            }
-            if (fp9__way_of(f, marked, tile % FP9__GROUP_TILES) == FP9__WAY_SMALL)
-                fp9__tile_products(FP9__WAY_SMALL, strip, slot, t, x, FP9_TILE_INPUTS * tile, tokens, acc);
+            const uint8_t *words = s[0].panel + tile * FP9__TILE_BYTES;
+            _mm_prefetch((const char *)words + ahead, _MM_HINT_T0);
+            _mm_prefetch((const char *)words + ahead + slot, _MM_HINT_T0);
+            if (fp9__way_of(FP9_E4M3, marked, tile % FP9__GROUP_TILES) == FP9__WAY_SMALL)
+                e4m3_tile(FP9__WAY_SMALL, words, slot, tile, x, tokens, acc);
             else
-                fp9__tile_products(fp9__way_of(f, 0, t), strip, slot, t, x, FP9_TILE_INPUTS * tile, tokens,
-                                   acc);
+                e4m3_tile(FP9__WAY_E4M3, words, slot, tile, x, tokens, acc);
         }
         FP9__UNROLL
         for (unsigned p = 0; p < 2; p++) {
@@ -206,23 +222,24 @@ FP9__INLINE void direct(enum fp9_format f, const struct fp9__stream s[2], size_t
     }
 }
 
-#define DIRECT_FUNCTION(F, T)                                                                                \
-    static __attribute__((noinline)) void direct_##F##_##T(const struct fp9__stream *s, size_t inputs,       \
-                                                           const struct fp9_rows *rows, size_t y_stride)     \
+/* A function of its own per number of tokens, for the registers' sake. */
+#define E4M3_FUNCTION(T)                                                                                     \
+    static __attribute__((noinline)) void e4m3_##T(const struct fp9__stream *s, size_t inputs,               \
+                                                   const struct fp9_rows *rows, size_t y_stride)             \
     {                                                                                                        \
-        direct(F, s, inputs, rows, T, y_stride);                                                             \
+        e4m3_panels(s, inputs, rows, T, y_stride);                                                           \
     }
-DIRECT_FUNCTION(FP9_E4M3, 4)
-DIRECT_FUNCTION(FP9_E4M3, 5)
-DIRECT_FUNCTION(FP9_E4M3, 6)
+E4M3_FUNCTION(4)
+E4M3_FUNCTION(5)
+E4M3_FUNCTION(6)
 
 /* As many panels of 4 to 6 tokens as there are pairs of. */
 static size_t e4m3_tokens(const struct fp9__stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
                           size_t y_stride)
 {
-    typedef void direct_fn(const struct fp9__stream *s, size_t inputs, const struct fp9_rows *rows,
-                           size_t y_stride);
-    static direct_fn *const size[] = {direct_FP9_E4M3_4, direct_FP9_E4M3_5, direct_FP9_E4M3_6};
+    typedef void e4m3_fn(const struct fp9__stream *s, size_t inputs, const struct fp9_rows *rows,
+                         size_t y_stride);
+    static e4m3_fn *const size[] = {e4m3_4, e4m3_5, e4m3_6};
     size_t i = 0;
     for (; i + 1 < n && rows->count > FEW; i += 2) {
         struct fp9__stream two[2] = {s[i], s[i + 1]};

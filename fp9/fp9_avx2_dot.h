@@ -5,6 +5,7 @@
 #include "fp9/fp9_avx2_tile.h"
 
 enum {
+    FP9__TOKENS = 6,  // x 2 panels = 12 accumulators: as many as registers allow
     FP9__PANELS = 16, // most panels of a call below
     FP9__AHEAD =
         2048, // bytes of software prefetch: covers DRAM latency at one core's share of bandwidth, and

@@ -122,52 +122,6 @@ FP9__INLINE __m256 fp9__x(enum fp9__way way, const float *x)
     return way == FP9__WAY_SMALL ? _mm256_mul_ps(all, _mm256_set1_ps(FP9_W_SCALE / FP9_E4M3_SCALE)) : all;
 }
 
-/* ---- 4 to 6 tokens: weights are made on the way to the products ----
- *
- * Two panels x up to six tokens are twelve chains, and the registers that are left make one weight a panel.
- */
-enum { FP9__TOKENS = 6 };
-
-/* Input k of a word that is loaded again for each. `mixed`: the second view of fp9. */
-FP9__INLINE __m256 fp9__weight_of_word(enum fp9__way way, const uint8_t *word, __m256i mixed, unsigned k)
-{
-    if (k < 2 && way == FP9__WAY_FP9) return fp9__weight_there(word, k);
-    __m256i view = k < 2                 ? fp9__first_view(way, fp9__load(word))
-                   : way == FP9__WAY_FP9 ? mixed
-                                         : fp9__second_view(way, fp9__load(word), mixed);
-    return fp9__weight(way, view, k);
-}
-
-/* acc += tile t (of the strip) of two panels, `slot` bytes apart, times eight inputs of each token. */
-FP9__INLINE void fp9__tile_products(enum fp9__way way, const uint8_t *strip, size_t slot, size_t t,
-                                    const float *const x[], size_t at, unsigned tokens,
-                                    __m256 acc[2][FP9__TOKENS])
-{
-    const uint8_t *words = strip + fp9__head(fp9__format(way)) + t * FP9__TILE_BYTES;
-    __m256i mixed[2][2];
-    FP9__UNROLL
-    for (unsigned p = 0; p < 2 && way == FP9__WAY_FP9; p++) {
-        __m256i s = fp9__signs(way, strip + p * slot, t);
-        mixed[p][0] = _mm256_xor_si256(s, fp9__load(words + p * slot));
-        mixed[p][1] = _mm256_xor_si256(_mm256_add_epi32(s, s), fp9__load(words + p * slot + FP9__VECTOR));
-    }
-    FP9__UNROLL
-    for (unsigned k = 0; k < 8; k++) {
-        /* Nothing is loaded before its turn: all registers are taken. */
-        __asm__ volatile("" : : "r"(mixed) : "memory");
-        __m256 w[2];
-        FP9__UNROLL
-        for (unsigned p = 0; p < 2; p++)
-            w[p] = fp9__weight_of_word(way, words + p * slot + k / 4 * FP9__VECTOR, mixed[p][k / 4], k % 4);
-        FP9__UNROLL
-        for (unsigned q = 0; q < tokens; q++) {
-            __m256 xk = fp9__x(way, x[q] + at + k);
-            FP9__UNROLL
-            for (unsigned p = 0; p < 2; p++) acc[p][q] = _mm256_fmadd_ps(w[p], xk, acc[p][q]);
-        }
-    }
-}
-
 /* ---- more tokens: the views of a block are unpacked once into L1, two inputs to a lane ----
  *
  * The upper half of a lane is what an even input has in the upper half of its fp32 bits, the lower half the
