@@ -8,6 +8,8 @@ enum {
     PREPARE_FLOATS = 32768, // of one task
     TASK_BYTES = 24576,     // decoded weights of one task: 1-2 us, ten times what handing it out costs
     DOWN_BYTES = 131072,    // the same for DOWN, whose reading is cut by expert: long pieces from each
+    VISIT_QUADS = 4,        // of a DOWN task at least, as far as the kernel takes them in one pass
+    DOWN_TASKS = 56,        //   and as they make enough tasks to busy every core to the end
     TOKENS_PER_DECODE = 4,  // so many tokens of arithmetic cost about as much as decoding the weights
     CHUNK_TOKENS = 96,      // of one dot: decoding is 4 % of the work
     ROW_GAP = 16,    // floats between rows of activations: one block of many rows, a power of two apart,
@@ -224,6 +226,11 @@ static void plan_down(struct duck_work *w, struct part *p)
     uint64_t per_expert = w->actives ? w->pairs / w->actives : 0;
     uint32_t groups = (uint32_t)duck__quads(d->hidden);
     uint32_t most = units_per_task(DOWN_BYTES, r->down_quad * w->actives, per_expert, groups);
+    uint32_t visit = groups / DOWN_TASKS, pass = (uint32_t)fp9_down_quads(r->count, w->tokens);
+    if (visit > VISIT_QUADS) visit = VISIT_QUADS;
+    if (visit > pass) visit = pass;
+    if (most < visit) most = visit;
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): it is 1 at least
     uint32_t tasks = (groups + most - 1) / most; // of one size: a small last one would leave a core idle
     // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): no width is below 8, so there is a group
     p->row_panels = FP9_QUAD * ((groups + tasks - 1) / tasks);

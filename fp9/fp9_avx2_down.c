@@ -1,24 +1,27 @@
 /* fp9_avx2_down.c: the down product with AVX2 + FMA.
  *
  * By contract every slice has its own chain over the experts, so a token has as many sums of an output as the
- * run has slices: 512 bytes for 32 outputs and 4 slices. The nest is row panels, tokens, slices (a chunk of
- * them), experts, and inside an expert its pairs with all slices of the chunk: what an expert costs once, its
- * decoded weights and the branches on its number of pairs, is spread over all pairs. So with many tokens a
- * chunk is short, a strip, and all tokens take part in it. Sums stay in the L2 cache, where each is fetched
- * and put back once for eight multiply-adds; kept in the L1 by fewer slices or tokens at a time, an expert
- * would be visited that much more often, for one or two pairs each. */
+ * run has slices: 1 KiB for 32 outputs and 8 slices. The nest is row panels, tokens, slices (a chunk of
+ * them), experts, and inside an expert, in one visit, the quads and slices of the pass with all its pairs:
+ * what an expert costs once, its unpacked weights, a call and the branches on its number of pairs, which are
+ * guessed wrong as often as not, is spread over much work. So all tokens take part in a pass, with as many
+ * quads, and then slices, as let their sums stay in the L2 cache, where each is fetched and put back once for
+ * eight multiply-adds; kept in the L1 an expert would be visited more often, for a few hundred cycles each.
+ */
 #include "fp9/fp9_avx2_down.h"
 
 enum {
-    CELLS = FP9_DOWN_CELLS / sizeof(__m256), // of 8 sums: slice sums and waiting nodes of the tree
-    HOT_CELLS = 512,                         // slice sums of a pass with few tokens: 16 KiB of L1
-    CHUNK = FP9_DOWN_STRIP,                  // slices of a chunk with many tokens, a power of two
-    MOST_VISIT = 20 << 10,                   // bytes of an expert that are read in one go: with those that
-                                             // are fetched meanwhile they stay in L1
-    MOST_CHUNK = 64,                         // slices: as many of the widest matrix
-    ADDED = 8,                               // slices that are added up in registers
-    DECODE = 3,                              // what decoding weights costs beside one pair's products
-    PAGE = 4096,                             // streams in one would hinder each other
+    CELLS = FP9_DOWN_CELLS / sizeof(__m256),   // of 8 sums: slice sums and waiting nodes of the tree
+    HOT_CELLS = FP9_DOWN_HOT / sizeof(__m256), // of slice sums
+    GAP = 2,                                   // cells between tokens with several quads: else all of them
+                                               // would share a few sets of the L1
+    CHUNK = FP9_DOWN_STRIP,                    // slices of a chunk at least, a power of two
+    MOST_VISIT = 20 << 10,                     // bytes of an expert that are read in one go: with those that
+                                               // are fetched meanwhile they stay in L1
+    MOST_CHUNK = 64,                           // slices: as many of the widest matrix
+    ADDED = 8,                                 // slices that are added up in registers
+    DECODE = 3,                                // what decoding weights costs beside one pair's products
+    PAGE = 4096,                               // streams in one would hinder each other
 };
 
 /* The pairs of expert e that belong to this pass's tokens. Counted and not searched for: the branches of a
@@ -72,18 +75,12 @@ static void expert_slices(struct share *h, const struct fp9_down_expert *e, cons
 {
     const struct nest *n = h->nest;
     if (h->pair == h->end) return;
-    fp9__share_fn *share = fp9__share_of(n->d->format, h->end - h->pair);
-    const size_t marks = fp9_down_marks(n->d->slices);
     h->column = e->column;
-    for (size_t i = 0; i < n->quads; i++) {
-        size_t row = n->panel + FP9_QUAD * i;
-        h->quad = quad_of(n, e, i);
-        h->marks = e->marks ? e->marks + row / FP9_QUAD * marks : NULL;
-        h->ahead = next + h->from + i * (h->bytes * h->line / (FP9__STREAMS * FP9__TILE_BYTES));
-        h->sums = n->sums + i * n->tokens * n->step;
-        h->scales = e->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
-        share(h);
-    }
+    h->expert = e;
+    h->ahead = next + h->from;
+    h->index = 0;
+    fp9__at_quad(h);
+    fp9__share_of(n->d->format, h->end - h->pair)(h);
 }
 
 static void add(__m256 *sum, const __m256 *left, const __m256 *right)
@@ -140,10 +137,10 @@ static void zero(__m256 *to, size_t n)
     for (size_t i = 0; i < n; i++) to[i] = _mm256_setzero_ps();
 }
 
-/* Row i of the cells: (quads, tokens). */
+/* Row i of the cells: (tokens, quads). */
 static void store_subtree(const struct nest *n, size_t subtree, size_t i, const __m256 *sum)
 {
-    size_t quad = i / n->tokens, token = n->token + i % n->tokens;
+    size_t quad = i % n->quads, token = n->token + i / n->quads;
     float *out =
         n->d->out + subtree * n->d->out_subtree + token * n->d->out_token + 8 * (n->panel + FP9_QUAD * quad);
     size_t left = n->stored - FP9_QUAD * quad, panels = left < FP9_QUAD ? left : FP9_QUAD;
@@ -162,7 +159,8 @@ static void add_nodes(const struct nest *n, struct fp9_down_walk *w, size_t firs
         for (size_t index = (first + s - w->begin) >> base; index & 1; index >>= 1) up++;
         for (size_t i = 0; i < cells; i++) {
             __m256 node[FP9_QUAD];
-            add_subtree(n->sums + i * n->step + FP9_QUAD * s, base, node);
+            size_t at = i / n->quads * n->step + (i % n->quads * n->chunk + s) * FP9_QUAD;
+            add_subtree(n->sums + at, base, node);
             for (unsigned level = 0; level < up; level++)
                 add(node, n->waiting + FP9_QUAD * (level * cells + i), node);
             if (base + up == top)
@@ -211,7 +209,7 @@ static int pass(const struct nest *n, struct fp9_down_walk *w, size_t *work)
     while (w->slice < d->slices) {
         size_t left = d->slices - w->slice, count = n->chunk - (d->first_slice + w->slice) % n->chunk;
         if (count > left) count = left;
-        if (w->expert == 0 && w->slice == 0) zero(n->sums, n->quads * n->tokens * n->step);
+        if (w->expert == 0 && w->slice == 0) zero(n->sums, n->tokens * n->step);
         if (!experts(n, count, w, work)) return 0;
         add_nodes(n, w, w->slice, count);
         w->slice += count;
@@ -220,21 +218,22 @@ static int pass(const struct nest *n, struct fp9_down_walk *w, size_t *work)
     return 1;
 }
 
-/* As many quads as let the sums of all slices stay in L1. */
+/* As many quads as let the sums of all slices stay in L2. */
 static size_t quads_of_pass(const struct fp9_down *d)
 {
-    size_t quads = HOT_CELLS / (d->slices * d->tokens) / FP9_QUAD;
+    size_t quads = fp9_down_quads(d->slices, d->tokens);
     size_t most = MOST_VISIT / fp9_quad_bytes(d->format, 8 * d->slices);
     if (quads > most) quads = most;
     return quads < 1 ? 1 : quads;
 }
 
-/* All slices, or as many as let the sums of a quad stay in L1, but CHUNK of them in any case. */
+/* All slices, or as many as let the sums of a quad take half of what several may (alone with many tokens a
+ * quad is better off with less), but CHUNK of them in any case. */
 static size_t slices_of_chunk(const struct fp9_down *d)
 {
     size_t chunk = 1;
     while (chunk < d->slices && chunk < MOST_CHUNK &&
-           (chunk < CHUNK || 2 * chunk * FP9_QUAD * d->tokens <= HOT_CELLS))
+           (chunk < CHUNK || 2 * chunk * FP9_QUAD * d->tokens <= HOT_CELLS / 2))
         chunk *= 2;
     return chunk;
 }
@@ -248,13 +247,14 @@ static int some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *
                      .waiting = w->cells};
     size_t levels = 0, quads = quads_of_pass(d);
     while (d->slices >> levels > n.chunk) levels++; // as many as the largest subtree has waiting nodes
-    size_t most = CELLS / (FP9_QUAD * quads * (n.chunk + levels)), parts = (d->tokens + most - 1) / most;
-    n.step = FP9_QUAD * n.chunk;
+    const size_t gap = quads > 1 ? GAP : 0, most = CELLS / (FP9_QUAD * quads * (n.chunk + levels) + gap);
+    const size_t parts = (d->tokens + most - 1) / most;
     for (; w->panel < w->count; w->panel += FP9_QUAD * quads, w->part = 0) {
         size_t left = w->count - w->panel;
         n.panel = w->first + w->panel;
         n.stored = left < FP9_QUAD * quads ? left : FP9_QUAD * quads;
         n.quads = (n.stored + FP9_QUAD - 1) / FP9_QUAD;
+        n.step = FP9_QUAD * n.chunk * n.quads + gap;
         for (; w->part < parts; w->part++) {
             n.token = d->tokens * w->part / parts;
             n.tokens = d->tokens * (w->part + 1) / parts - n.token;

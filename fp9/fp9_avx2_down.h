@@ -1,5 +1,6 @@
-/* fp9_avx2_down.h: what the nest of the AVX2 down product (fp9_avx2_down.c) and its kernels
- * (fp9_avx2_share.c) tell each other. */
+/* fp9_avx2_down.h: what the nest of the AVX2 down product (fp9_avx2_down.c) and its kernels tell each
+ * other: fp9_avx2_share.c for one or two pairs, fp9_avx2_share_direct.c for three to five of fp9, fp9_avx2_share_many.c.
+ */
 #ifndef FP9_FP9_AVX2_DOWN_H
 #define FP9_FP9_AVX2_DOWN_H
 
@@ -7,6 +8,7 @@
 #include "fp9/fp9_down.h"
 
 enum {
+    FP9__PAIR = FP9_DOWN_STRIP * FP9_LANES, // floats from a pair's activations to the next one's
     FP9__STREAMS = 4, // parts of what is read next that are fetched side by side: from DRAM one after the
                       // other takes a fifth longer
 };
@@ -18,9 +20,9 @@ struct nest {
     size_t stored;             // of its row panels the matrix has
     size_t token, tokens;      // tokens of this pass
     size_t chunk;              // most slices at a time, a power of two
-    size_t step;               // cells of a token: its slices' sums of a quad
-    __m256 *sums;              // (quads, tokens, slices of a chunk, panels of a quad)
-    __m256 *waiting;           // (levels, quads, tokens, panels of a quad): left children of the tree
+    size_t step;               // cells from a token's sums to the next one's
+    __m256 *sums;              // (tokens, quads, slices of a chunk, panels of a quad)
+    __m256 *waiting;           // (levels, tokens, quads, panels of a quad): left children of the tree
 };
 
 /* Bytes of the whole strips of a quad. */
@@ -29,9 +31,12 @@ static inline size_t fp9__quad_strip(enum fp9_format f)
     return FP9_QUAD * fp9__whole_strip(f);
 }
 
-/* What one expert adds to a quad: pairs [pair, end), slices [first, first + count). */
+/* A visit: what one expert adds to the quads of a pass, one after the other: its pairs [pair, end), slices
+ * [first, first + count). */
 struct share {
     const struct nest *nest;
+    const struct fp9_down_expert *expert;
+    size_t index; // of the quad
     const uint8_t *quad;
     const uint8_t *ahead;  // what is fetched meanwhile, FP9__STREAMS lines at a time:
     size_t line, stream;   //   bytes to the next lines, and from a line to the next stream's
@@ -41,13 +46,69 @@ struct share {
     size_t first, count;
     size_t from, bytes; // where these slices lie in a quad
     size_t pair, end;
-    __m256 *sums; // of the pass's first token, slice `first`
 };
 
+/* What of it belongs to the quad it stands at. */
+static inline void fp9__at_quad(struct share *h)
+{
+    const struct nest *n = h->nest;
+    const size_t row = n->panel + FP9_QUAD * h->index, quad = row / FP9_QUAD;
+    h->quad = h->expert->panels + quad * n->quad_bytes;
+    h->marks = h->expert->marks ? h->expert->marks + quad * fp9_down_marks(n->d->slices) : NULL;
+    h->scales = h->expert->scales + 8 * row / FP9_BLOCK * n->d->scale_stride;
+}
+
+/* On to the next quad. false: there is none. */
+static inline bool fp9__next_quad(struct share *h)
+{
+    if (++h->index == h->nest->quads) return false;
+    h->ahead += h->bytes * h->line / (FP9__STREAMS * FP9__TILE_BYTES);
+    fp9__at_quad(h);
+    return true;
+}
+
+/* What is fetched while something else is read: FP9__STREAMS lines at a time, the first one at `at`, `stream`
+ * bytes from one to the next, `line` bytes to the next ones. */
+struct ahead {
+    const uint8_t *at;
+    size_t line, stream;
+};
+
+/* While slices from s on are read. */
+FP9__INLINE struct ahead fp9__ahead(enum fp9_format f, const struct share *h, size_t s)
+{
+    size_t strip = s / FP9__STRIP_TILES - h->first / FP9__STRIP_TILES, t = s % FP9__STRIP_TILES;
+    size_t done = strip * (fp9__whole_strip(f) * h->line / FP9__TILE_BYTES) + t * h->line;
+    return (struct ahead){h->ahead + done, h->line, h->stream};
+}
+
+/* As many lines as a tile has in a quad, those of the tile that is `later` tiles later. */
+FP9__INLINE void fp9__fetch(const struct ahead *a, size_t later)
+{
+    FP9__UNROLL
+    for (size_t i = 0; i < FP9__STREAMS; i++)
+        _mm_prefetch((const char *)(a->at + later * a->line + i * a->stream), _MM_HINT_T0);
+}
+
+/* How the tile of slice s is decoded. */
+FP9__INLINE enum fp9__way fp9__way_at(enum fp9_format f, const struct share *h, size_t s)
+{
+    return fp9__way_of(f, f == FP9_E4M3 ? h->marks[s / FP9__GROUP_TILES] : 0, s % FP9__GROUP_TILES);
+}
+
+/* The sums of the pass's first token, from slice s on. */
+static inline __m256 *fp9__sums_of(const struct share *h, size_t s)
+{
+    return h->nest->sums + (h->index * h->nest->chunk + s - h->first) * FP9_QUAD;
+}
+
 /* Adds it to the sums. */
-typedef void fp9__share_fn(const struct share *h);
+typedef void fp9__share_fn(struct share *h);
 
 /* For shares of `pairs` pairs, 1 or more. */
 fp9__share_fn *fp9__share_of(enum fp9_format f, size_t pairs);
+fp9__share_fn fp9__share_2, fp9__share_3, fp9__share_4,
+    fp9__share_5;              // of fp9, without another pass over the weights
+fp9__share_fn fp9__share_many; // 3 or more
 
 #endif

@@ -51,6 +51,16 @@ static inline size_t fp9_down_marks(size_t slices)
     return (slices + 15) / 16;
 }
 
+/* Quads of a pass: as many as let the sums of all slices and tokens, 8 floats for each row panel, take no
+ * more than FP9_DOWN_HOT bytes of the L2. Rows are best cut into multiples of them. */
+#define FP9_DOWN_HOT ((size_t)256 << 10)
+static inline size_t fp9_down_quads(size_t slices, size_t tokens)
+{
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a run has slices, a step tokens
+    size_t quads = FP9_DOWN_HOT / (8 * sizeof(float) * FP9_QUAD * slices * tokens);
+    return quads < 1 ? 1 : quads;
+}
+
 /* How far a product has come that is made in pieces. The caller sets the first line and clears the rest. */
 struct fp9_down_walk {
     size_t first, count; // row panels
