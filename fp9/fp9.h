@@ -156,6 +156,7 @@ struct fp9_kernels {
     fp9_dot_fn *dot;
     fp9_dot2_fn *dot2;
     fp9_expert_fn *expert;
+    int one_slice; // is enough for a task of few tokens: its panels give all the chains
     /* The down product has its own header, fp9/fp9_down.h, because it owns the slices' tree. */
     const struct fp9_down_ops *down;
 };

@@ -2,18 +2,16 @@
  *
  * The upper half of a register is a second panel (up beside gate, or the next panel of a matrix), so that the
  * packed layout stays the same: a lane is an output still. Rotation and the three-operand logic save two of
- * AVX2's nine operations for a word. Preparation, SiLU and the down product are AVX2's: they are a small
- * part, and the down product has only four row panels at once to offer. So are dots of few tokens: a step
- * then has two or four panels side by side, too few chains of 16 lanes to hide a multiply-add's latency (on a
- * Xeon AVX2 read weights at 97 % of plain reading with two tokens and at 92 % with one, AVX-512 at 93 % and
- * 87 %). */
-#include "fp9/fp9_avx2_tile.h"
+ * AVX2's nine operations for a word. Preparation, SiLU and down are AVX2's. */
+#include "fp9/fp9_avx512_couple.h"
 
 enum {
-    AHEAD = 2048, // bytes of prefetch per stream, as in fp9_avx2_dot.h
-    FEW = 4,      // tokens that AVX2 does
-    COUPLES = 2,  // couples of panels at a time
-    TOKENS = 12,  // x COUPLES = 24 accumulators of the 32 registers
+    AHEAD = 2048,                 // bytes of prefetch per stream, as in fp9_avx2_dot.h
+    FEW = 4,                      // tokens up to which weights go straight into the products
+    BLOCKS = 4,                   // most blocks of a couple side by side
+    COUPLES = 2,                  // couples of panels at a time
+    TOKENS = 12,                  // x COUPLES = 24 accumulators of the 32 registers
+    WORDS = FP9_STRIP_INPUTS / 4, // of a strip
     BLOCK_FLOATS = FP9_BLOCK * 2 * FP9_LANES,
 };
 
@@ -25,11 +23,6 @@ struct couple {
     const uint16_t *marks[2]; // e4m3
     float *y[2];
 };
-
-FP9__INLINE __m512i load_couple(const uint8_t *low, const uint8_t *high)
-{
-    return _mm512_inserti64x4(_mm512_castsi256_si512(fp9__load(low)), fp9__load(high), 1);
-}
 
 FP9__INLINE __m512 scale_of(const struct couple *c, size_t block)
 {
@@ -49,31 +42,18 @@ FP9__INLINE void store_couple(const struct couple *c, size_t at, __m512 sum)
     _mm256_storeu_ps(c->y[1] + at, _mm512_extractf32x8_ps(sum, 1));
 }
 
-/* Input k (0..3) of a word of fp9; `mixed` is the word xor-ed with its S. */
-FP9__INLINE __m512 weight(__m512i word, __m512i mixed, unsigned k)
-{
-    const __m512i mask = _mm512_set1_epi32((int)0x8ff00000);
-    __m512i w = k == 0   ? word
-                : k == 1 ? _mm512_slli_epi32(word, 16)
-                : k == 2 ? _mm512_slli_epi32(mixed, 8)
-                         : _mm512_rol_epi32(mixed, 24);
-    return _mm512_castsi512_ps(_mm512_and_si512(w, mask));
-}
-
-/* Input k of a word of e4m3. */
-FP9__INLINE __m512 weight_e4m3(__m512i word, unsigned k)
-{
-    const __m512i mask = _mm512_set1_epi32((int)0x87f00000);
-    __m512i up = k == 0   ? word
-                 : k == 1 ? _mm512_slli_epi32(word, 16)
-                 : k == 2 ? _mm512_slli_epi32(word, 8)
-                          : _mm512_slli_epi32(word, 24);
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_srai_epi32(up, 4), mask));
-}
-
 static const float *row_of(const struct fp9_rows *x, size_t t)
 {
     return x->xs + (x->row ? x->row[t] : t) * x->stride;
+}
+
+/* Tiles that are marked in any of `blocks` blocks. */
+FP9__INLINE uint32_t marked_in(enum fp9_format f, const struct couple *c, size_t block, unsigned blocks)
+{
+    uint32_t marked = 0;
+    for (unsigned b = 0; b < blocks && f == FP9_E4M3; b++)
+        marked |= (uint32_t)c->marks[0][block + b] | c->marks[1][block + b];
+    return marked;
 }
 
 /* ---- a block of a couple is decoded once into L1 and used for all tokens ---- */
@@ -82,15 +62,16 @@ static void decode_fp9(const struct couple *c, size_t at, size_t tiles, float *w
 {
     for (size_t t = 0; t < tiles; t += FP9__STRIP_TILES, at += fp9__whole_strip(FP9_FP9)) {
         size_t words = 2 * (tiles - t < FP9__STRIP_TILES ? tiles - t : FP9__STRIP_TILES);
-        __m512i s = load_couple(c->panel[0] + at, c->panel[1] + at);
+        __m512i s = fp9__load_couple(c->panel[0] + at, c->panel[1] + at);
         for (size_t j = 0; j < words; j++) {
             size_t from = at + FP9__VECTOR * (1 + j);
-            __m512i word = load_couple(c->panel[0] + from, c->panel[1] + from);
+            __m512i word = fp9__load_couple(c->panel[0] + from, c->panel[1] + from);
             __m512i mixed = _mm512_xor_si512(word, s);
             s = _mm512_add_epi32(s, s);
             _mm_prefetch((const char *)(c->panel[j % 2] + from + AHEAD), _MM_HINT_T0);
             FP9__UNROLL
-            for (unsigned k = 0; k < 4; k++, w += 2 * FP9_LANES) _mm512_store_ps(w, weight(word, mixed, k));
+            for (unsigned k = 0; k < 4; k++, w += 2 * FP9_LANES)
+                _mm512_store_ps(w, fp9__couple_fp9(word, mixed, k));
         }
     }
 }
@@ -98,10 +79,10 @@ static void decode_fp9(const struct couple *c, size_t at, size_t tiles, float *w
 static void decode_e4m3(const struct couple *c, size_t at, size_t tiles, float *w)
 {
     for (size_t j = 0; j < 2 * tiles; j++, at += FP9__VECTOR) {
-        __m512i word = load_couple(c->panel[0] + at, c->panel[1] + at);
+        __m512i word = fp9__load_couple(c->panel[0] + at, c->panel[1] + at);
         _mm_prefetch((const char *)(c->panel[j % 2] + at + AHEAD), _MM_HINT_T0);
         FP9__UNROLL
-        for (unsigned k = 0; k < 4; k++, w += 2 * FP9_LANES) _mm512_store_ps(w, weight_e4m3(word, k));
+        for (unsigned k = 0; k < 4; k++, w += 2 * FP9_LANES) _mm512_store_ps(w, fp9__couple_e4m3(word, k));
     }
 }
 
@@ -227,6 +208,174 @@ static void set_half(struct couple *c, unsigned half, const struct fp9_matrix *m
     c->y[half] = y;
 }
 
+/* ---- few tokens: weights go from the registers they were made in straight into the products ----
+ *
+ * The chain of a block is sequential by contract, and a slice is one couple. So blocks side by side are what
+ * gives chains enough to hide a multiply-add's latency, and one slice is enough for a task. Their sums are
+ * added in the order of the blocks. */
+
+/* What is fetched meanwhile of both panels: the next blocks, line by line. */
+struct ahead {
+    const uint8_t *at[2];
+};
+
+FP9__INLINE void fetch(struct ahead *a, unsigned lines)
+{
+    FP9__UNROLL
+    for (unsigned p = 0; p < 2; p++) {
+        FP9__UNROLL
+        for (size_t i = 0; i < lines; i++)
+            _mm_prefetch((const char *)(a->at[p] + i * FP9__TILE_BYTES), _MM_HINT_T0);
+        a->at[p] += (size_t)lines * FP9__TILE_BYTES;
+    }
+}
+
+/* The next word of `blocks` blocks; x: each token's inputs of the first. */
+FP9__INLINE void few_word(enum fp9__way way, const uint8_t *low, const uint8_t *high, unsigned blocks,
+                          __m512i signs[BLOCKS], const float *const x[], size_t input, unsigned tokens,
+                          __m512 acc[BLOCKS][FEW])
+{
+    FP9__UNROLL
+    for (unsigned b = 0; b < blocks; b++) {
+        const size_t at = b * fp9__group_bytes(fp9__format(way));
+        __m512i first = fp9__load_couple(low + at, high + at), second;
+        fp9__couple_views(way, &first, &second, &signs[b]);
+        FP9__UNROLL
+        for (unsigned k = 0; k < 4; k++) {
+            const __m512 w = fp9__couple_weight(way, first, second, k);
+            FP9__UNROLL
+            for (unsigned t = 0; t < tokens; t++) {
+                const __m512 xk = fp9__couple_x(way, x[t] + FP9_BLOCK * b + input + k);
+                acc[b][t] = _mm512_fmadd_ps(w, xk, acc[b][t]);
+            }
+        }
+    }
+}
+
+/* `blocks` blocks of a couple from `low` and `high` on; x: each token's inputs from there on; marked: tiles
+ * that are in any of them. */
+FP9__INLINE void few_blocks(enum fp9_format f, const uint8_t *low, const uint8_t *high, uint32_t marked,
+                            unsigned blocks, const float *const x[], unsigned tokens, struct ahead ahead,
+                            __m512 acc[BLOCKS][FEW])
+{
+    const unsigned lines = blocks * (unsigned)(fp9__whole_strip(f) / FP9__VECTOR) / 2; // for a strip of each
+    FP9__UNROLL
+    for (unsigned b = 0; b < blocks; b++) FP9__UNROLL
+    for (unsigned t = 0; t < tokens; t++) acc[b][t] = _mm512_setzero_ps();
+    for (size_t strip = 0, i = 0; strip < FP9_BLOCK / FP9_STRIP_INPUTS; strip++) {
+        __m512i signs[BLOCKS];
+        FP9__UNROLL
+        for (unsigned b = 0; b < blocks; b++)
+            signs[b] = f == FP9_FP9
+                           ? fp9__load_couple(low + b * fp9__group_bytes(f), high + b * fp9__group_bytes(f))
+                           : _mm512_setzero_si512();
+        low += fp9__head(f), high += fp9__head(f);
+        fetch(&ahead, lines % WORDS);
+        for (unsigned j = 0; j < WORDS; j++, i += 4, low += FP9__VECTOR, high += FP9__VECTOR) {
+            fetch(&ahead, lines / WORDS);
+            if (fp9__way_of(f, marked, i / FP9_TILE_INPUTS) == FP9__WAY_SMALL)
+                few_word(FP9__WAY_SMALL, low, high, blocks, signs, x, i, tokens, acc);
+            else
+                few_word(fp9__way_of(f, 0, 0), low, high, blocks, signs, x, i, tokens, acc);
+        }
+    }
+}
+
+/* Blocks [0, end) of a couple, `blocks` at a time; the first that are left over. y: token t at + t *
+ * y_stride.
+ */
+FP9__INLINE size_t few(enum fp9_format f, const struct couple *c, unsigned blocks, size_t end,
+                       const float *const rows[], unsigned tokens, size_t y_stride)
+{
+    const size_t group = fp9__group_bytes(f);
+    size_t block = 0;
+    __m512 sum[FEW];
+    FP9__UNROLL
+    for (unsigned t = 0; t < tokens; t++) sum[t] = load_sum(c, t * y_stride);
+    for (; block + blocks <= end; block += blocks) {
+        const size_t at = block * group;
+        const bool last = block + 2 * blocks > end;
+        const size_t next = last ? at : at + blocks * group; // the next slice may be another core's
+        const struct ahead ahead = {{c->panel[0] + next, c->panel[1] + next}};
+        const float *x[FEW];
+        __m512 acc[BLOCKS][FEW];
+        FP9__UNROLL
+        for (unsigned t = 0; t < tokens; t++) x[t] = rows[t] + block * FP9_BLOCK;
+        few_blocks(f, c->panel[0] + at, c->panel[1] + at, marked_in(f, c, block, blocks), blocks, x, tokens,
+                   ahead, acc);
+        FP9__UNROLL
+        for (unsigned b = 0; b < blocks; b++) {
+            const __m512 scale = scale_of(c, block + b);
+            FP9__UNROLL
+            for (unsigned t = 0; t < tokens; t++) sum[t] = _mm512_fmadd_ps(scale, acc[b][t], sum[t]);
+        }
+    }
+    FP9__UNROLL
+    for (unsigned t = 0; t < tokens; t++) store_couple(c, t * y_stride, sum[t]);
+    return block;
+}
+
+typedef size_t few_fn(const struct couple *c, size_t end, const float *const *rows, size_t y_stride);
+
+#define FEW_FUNCTION(F, B, T)                                                                                \
+    static __attribute__((noinline))                                                                         \
+    size_t few_##F##_##T(const struct couple *c, size_t end, const float *const *rows, size_t y_stride)      \
+    {                                                                                                        \
+        return few(F, c, B, end, rows, T, y_stride);                                                         \
+    }
+#define FEW_FUNCTIONS(F)                                                                                     \
+    FEW_FUNCTION(F, 4, 1)                                                                                    \
+    FEW_FUNCTION(F, 4, 2)                                                                                    \
+    FEW_FUNCTION(F, 2, 3)                                                                                    \
+    FEW_FUNCTION(F, 2, 4)
+FEW_FUNCTIONS(FP9_FP9)
+FEW_FUNCTIONS(FP9_E4M3)
+
+/* Blocks from `first` on of panel p, fewer than are side by side, by AVX2. */
+static void last_blocks(const struct fp9_matrix *const m[2], size_t p, size_t first, const struct fp9_rows *x,
+                        float *const y[2], size_t y_stride)
+{
+    struct fp9_matrix part[2];
+    for (size_t i = 0; i < 2; i++) {
+        part[i] = *m[i];
+        part[i].panels += first * fp9__group_bytes(m[i]->format);
+        part[i].scales += first;
+        if (part[i].marks) part[i].marks += first;
+        part[i].inputs -= first * FP9_BLOCK;
+        part[i].continues = 1;
+    }
+    struct fp9_rows rows = *x;
+    rows.xs += first * FP9_BLOCK;
+    fp9_avx2.dot2(&part[0], &part[1], p, 1, &rows, y[0], y[1], y_stride);
+}
+
+/* The first blocks, in the order they are read: their loads would wait one for the other. */
+static void fetch_first(enum fp9_format f, const struct couple *c)
+{
+    for (size_t at = 0; at < fp9__group_bytes(f); at += FP9__TILE_BYTES)
+        for (size_t b = 0; b < BLOCKS; b++)
+            for (size_t p = 0; p < 2; p++)
+                _mm_prefetch((const char *)(c->panel[p] + b * fp9__group_bytes(f) + at), _MM_HINT_T0);
+}
+
+/* One slice of gate and up. */
+static void few_tokens(const struct fp9_matrix *const m[2], size_t p, const struct fp9_rows *rows,
+                       float *const y[2], size_t y_stride)
+{
+    static few_fn *const size[FP9_FORMATS][FEW] = {
+        {few_FP9_FP9_1, few_FP9_FP9_2, few_FP9_FP9_3, few_FP9_FP9_4},
+        {few_FP9_E4M3_1, few_FP9_E4M3_2, few_FP9_E4M3_3, few_FP9_E4M3_4}};
+    const float *x[FEW];
+    struct couple c;
+    for (unsigned i = 0; i < 2; i++) set_half(&c, i, m[i], p, y[i]);
+    for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
+    begin(&c, 1, m[0], rows->count, y_stride);
+    fetch_first(m[0]->format, &c);
+    // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): 1 .. FEW tokens
+    size_t done = size[m[0]->format][rows->count - 1](&c, m[0]->inputs / FP9_BLOCK, x, y_stride);
+    if (done * FP9_BLOCK < m[0]->inputs) last_blocks(m, p, done, rows, y, y_stride);
+}
+
 static void dot(const struct fp9_matrix *m, size_t first, size_t count, const struct fp9_rows *x, float *y,
                 size_t y_stride)
 {
@@ -249,10 +398,10 @@ static void dot(const struct fp9_matrix *m, size_t first, size_t count, const st
 static void dot2(const struct fp9_matrix *m0, const struct fp9_matrix *m1, size_t first, size_t count,
                  const struct fp9_rows *x, float *y0, float *y1, size_t y_stride)
 {
-    if (x->count <= FEW) {
-        fp9_avx2.dot2(m0, m1, first, count, x, y0, y1, y_stride);
-        return;
-    }
+    const struct fp9_matrix *const m[2] = {m0, m1};
+    for (size_t p = 0; p < count && x->count <= FEW; p++)
+        few_tokens(m, first + p, x, (float *const[2]){y0 + 8 * p, y1 + 8 * p}, y_stride);
+    if (x->count <= FEW) return;
     for (size_t p = 0; p < count; p += COUPLES) {
         struct couple c[COUPLES];
         size_t n = count - p < COUPLES ? count - p : COUPLES;
@@ -270,4 +419,5 @@ const struct fp9_kernels fp9_avx512 = {.name = "avx512",
                                        .dot = dot,
                                        .dot2 = dot2,
                                        .expert = fp9__avx2_expert,
+                                       .one_slice = 1,
                                        .down = &fp9__avx2_down};
