@@ -80,7 +80,7 @@ static void expert_slices(struct share *h, const struct fp9_down_expert *e, cons
     h->ahead = next + h->from;
     h->index = 0;
     fp9__at_quad(h);
-    fp9__share_of(n->d->format, h->end - h->pair)(h);
+    n->share_of(n->d->format, h->end - h->pair)(h);
 }
 
 static void add(__m256 *sum, const __m256 *left, const __m256 *right)
@@ -238,9 +238,11 @@ static size_t slices_of_chunk(const struct fp9_down *d)
     return chunk;
 }
 
-static int some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *work)
+int fp9__down_some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *work,
+                        fp9__share_of_fn *share_of)
 {
     struct nest n = {.d = d,
+                     .share_of = share_of,
                      .quad_bytes = fp9_quad_bytes(d->format, 8 * d->slices),
                      .strips = d->slices / FP9__STRIP_TILES,
                      .chunk = slices_of_chunk(d),
@@ -266,12 +268,22 @@ static int some_rows(const struct fp9_down *d, struct fp9_down_walk *w, size_t *
     return 1;
 }
 
-static void rows(const struct fp9_down *d, size_t first, size_t count)
+void fp9__down_rows(const struct fp9_down *d, size_t first, size_t count, fp9__share_of_fn *share_of)
 {
     __m256 cells[CELLS];
     size_t work = SIZE_MAX;
     struct fp9_down_walk w = {.first = first, .count = count, .cells = cells};
-    some_rows(d, &w, &work);
+    fp9__down_some_rows(d, &w, &work, share_of);
+}
+
+static void rows(const struct fp9_down *d, size_t first, size_t count)
+{
+    fp9__down_rows(d, first, count, fp9__avx2_share_of);
+}
+
+static int some_rows(const struct fp9_down *d, struct fp9_down_walk *at, size_t *work)
+{
+    return fp9__down_some_rows(d, at, work, fp9__avx2_share_of);
 }
 
 const struct fp9_down_ops fp9__avx2_down = {rows, some_rows};

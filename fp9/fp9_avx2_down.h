@@ -1,5 +1,6 @@
 /* fp9_avx2_down.h: what the nest of the AVX2 down product (fp9_avx2_down.c) and its kernels tell each
- * other: fp9_avx2_share.c for one or two pairs, fp9_avx2_share_direct.c for three to five of fp9, fp9_avx2_share_many.c.
+ * other: fp9_avx2_share.c for one or two pairs, fp9_avx2_share_direct.c for three to five of fp9,
+ * fp9_avx2_share_many.c.
  */
 #ifndef FP9_FP9_AVX2_DOWN_H
 #define FP9_FP9_AVX2_DOWN_H
@@ -13,8 +14,15 @@ enum {
                       // other takes a fifth longer
 };
 
+struct share;
+/* Adds it to the sums. */
+typedef void fp9__share_fn(struct share *h);
+/* The one for shares of `pairs` pairs, 1 or more. */
+typedef fp9__share_fn *fp9__share_of_fn(enum fp9_format f, size_t pairs);
+
 struct nest {
     const struct fp9_down *d;
+    fp9__share_of_fn *share_of;
     size_t quad_bytes, strips; // of a quad; strips that are whole
     size_t panel, quads;       // row panels of this pass
     size_t stored;             // of its row panels the matrix has
@@ -102,11 +110,12 @@ static inline __m256 *fp9__sums_of(const struct share *h, size_t s)
     return h->nest->sums + (h->index * h->nest->chunk + s - h->first) * FP9_QUAD;
 }
 
-/* Adds it to the sums. */
-typedef void fp9__share_fn(struct share *h);
+/* fp9_down_ops' functions with the kernels that `share_of` chooses. */
+void fp9__down_rows(const struct fp9_down *d, size_t first, size_t count, fp9__share_of_fn *share_of);
+int fp9__down_some_rows(const struct fp9_down *d, struct fp9_down_walk *at, size_t *work,
+                        fp9__share_of_fn *share_of);
 
-/* For shares of `pairs` pairs, 1 or more. */
-fp9__share_fn *fp9__share_of(enum fp9_format f, size_t pairs);
+fp9__share_of_fn fp9__avx2_share_of;
 fp9__share_fn fp9__share_2, fp9__share_3, fp9__share_4,
     fp9__share_5;              // of fp9, without another pass over the weights
 fp9__share_fn fp9__share_many; // 3 or more

@@ -110,7 +110,7 @@ SHARE_FUNCTION(FP9_FP9, 1)
 SHARE_FUNCTION(FP9_E4M3, 1)
 SHARE_FUNCTION(FP9_E4M3, 2)
 
-fp9__share_fn *fp9__share_of(enum fp9_format f, size_t pairs)
+fp9__share_fn *fp9__avx2_share_of(enum fp9_format f, size_t pairs)
 {
     enum { DIRECT = 5 };
     static fp9__share_fn *const of[DIRECT] = {share_FP9_FP9_1, fp9__share_2, fp9__share_3, fp9__share_4,

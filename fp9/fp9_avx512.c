@@ -2,7 +2,7 @@
  *
  * The upper half of a register is a second panel (up beside gate, or the next panel of a matrix), so that the
  * packed layout stays the same: a lane is an output still. Rotation and the three-operand logic save two of
- * AVX2's nine operations for a word. Preparation, SiLU and down are AVX2's. */
+ * AVX2's nine operations for a word. Preparation and SiLU are AVX2's: they are a small part. */
 #include "fp9/fp9_avx512_couple.h"
 
 enum {
@@ -420,4 +420,4 @@ const struct fp9_kernels fp9_avx512 = {.name = "avx512",
                                        .dot2 = dot2,
                                        .expert = fp9__avx2_expert,
                                        .one_slice = 1,
-                                       .down = &fp9__avx2_down};
+                                       .down = &fp9__avx512_down};

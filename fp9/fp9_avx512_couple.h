@@ -65,4 +65,6 @@ FP9__INLINE __m512 fp9__couple_x(enum fp9__way way, const float *x)
     return _mm512_set1_ps(way == FP9__WAY_SMALL ? *x * (FP9_W_SCALE / FP9_E4M3_SCALE) : *x);
 }
 
+extern const struct fp9_down_ops fp9__avx512_down;
+
 #endif
