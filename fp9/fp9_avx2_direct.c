@@ -21,23 +21,23 @@ enum { MOST_SIDE = 4, SUMS = 12 };
 #define ADD(BY, P) "add $" #BY ", %[" #P "]\n\t"
 #define FETCH(P, OFF) "prefetcht0 " #OFF "(%[" #P "],%[ahead])\n\t"
 
-/* Word J (0, 1) of panel P's tile: as it is, two and one bytes earlier; S of the tile's strip, and one byte
- * earlier; activation K of that word; how far S is shifted. */
+/* Word J (0, 1) of panel P's tile: as it is, two and one bytes earlier; S of the tile's strip (before which
+ * nothing may be); activation K of that word; how far S is shifted for it and for one byte earlier. */
 #define WORD(P, J) "32+32*" #J "(%[" #P "])"
 #define LOWER(P, J) "30+32*" #J "(%[" #P "])"
 #define EARLY(P, J) "31+32*" #J "(%[" #P "])"
 #define SIGNS(P) "(%[" #P "],%[back])"
-#define EARLY_SIGNS(P) "-1(%[" #P "],%[back])"
 #define X(T, J, K) "16*" #J "+4*" #K "(%[x" #T "],%[i],4)"
 #define COUNT(J) "16*" #J "(%[count])"
+#define EARLY_COUNT(J) "128+16*" #J "(%[count])"
 
 /* Inputs 2 and 3 of a word with S in a register, and without. */
 #define SECOND(P, J, S, W) OP3(vpxor, WORD(P, J), Y(S), Y(W))
 #define INPUT_2(W) OP3(vpslld, "$8", Y(W), Y(W)) AND(Y(W), W)
 #define INPUT_3(W) OP3(vpshufb, "%[rotate]", Y(W), Y(W)) AND(Y(W), W)
 #define COUNTED_2(P, J, W)                                                                                   \
-    OP2(vmovdqu, EARLY_SIGNS(P), Y(W))                                                                       \
-    OP3(vpslld, COUNT(J), Y(W), Y(W)) OP3(vpxor, EARLY(P, J), Y(W), Y(W)) AND(Y(W), W)
+    OP2(vmovdqa, SIGNS(P), Y(W))                                                                             \
+    OP3(vpslld, EARLY_COUNT(J), Y(W), Y(W)) OP3(vpxor, EARLY(P, J), Y(W), Y(W)) AND(Y(W), W)
 #define COUNTED_3(P, J, W)                                                                                   \
     OP2(vmovdqa, SIGNS(P), Y(W))                                                                             \
     OP3(vpslld, COUNT(J), Y(W), Y(W)) OP3(vpxor, WORD(P, J), Y(W), Y(W)) INPUT_3(W)
@@ -56,8 +56,9 @@ enum { MOST_SIDE = 4, SUMS = 12 };
     FIRST_OF_TWO(J, TWO)                                                                                     \
     SECOND(p0, J, 10, 12)                                                                                    \
     SECOND(p1, J, 11, 13)                                                                                    \
-    INPUT_2(12) INPUT_2(13) TWO(J, 2) SECOND(p0, J, 10, 12) SECOND(p1, J, 11, 13) INPUT_3(12) INPUT_3(13)    \
-        DOUBLE(10) DOUBLE(11) TWO(J, 3)
+    INPUT_2(12)                                                                                              \
+    INPUT_2(13) TWO(J, 2) SECOND(p0, J, 10, 12) SECOND(p1, J, 11, 13) INPUT_3(12) INPUT_3(13) DOUBLE(10)     \
+        DOUBLE(11) TWO(J, 3)
 /* No register for S. */
 #define WORD_OF_SIX(J)                                                                                       \
     FIRST_OF_TWO(J, TWO_6)                                                                                   \
@@ -76,10 +77,11 @@ enum { MOST_SIDE = 4, SUMS = 12 };
 #define WORD_OF_THREE(J)                                                                                     \
     AND(WORD(p0, J), 11)                                                                                     \
     AND(WORD(p1, J), 12)                                                                                     \
-    AND(WORD(p2, J), 13) THREE(J, 0) AND(LOWER(p0, J), 11) AND(LOWER(p1, J), 12) AND(LOWER(p2, J), 13)       \
-        THREE(J, 1) SECOND(p0, J, 9, 11) SECOND(p1, J, 10, 12) INPUT_2(11) INPUT_2(12) COUNTED_2(p2, J, 13)  \
-            THREE(J, 2) SECOND(p0, J, 9, 11) SECOND(p1, J, 10, 12) INPUT_3(11) INPUT_3(12)                   \
-                COUNTED_3(p2, J, 13) DOUBLE(9) DOUBLE(10) THREE(J, 3)
+    AND(WORD(p2, J), 13)                                                                                     \
+    THREE(J, 0) AND(LOWER(p0, J), 11) AND(LOWER(p1, J), 12) AND(LOWER(p2, J), 13) THREE(J, 1)                \
+        SECOND(p0, J, 9, 11) SECOND(p1, J, 10, 12) INPUT_2(11) INPUT_2(12) COUNTED_2(p2, J, 13) THREE(J, 2)  \
+            SECOND(p0, J, 9, 11) SECOND(p1, J, 10, 12) INPUT_3(11) INPUT_3(12) COUNTED_3(p2, J, 13)          \
+                DOUBLE(9) DOUBLE(10) THREE(J, 3)
 #define SIGNS_OF_THREE OP2(vmovdqa, "(%[p0])", Y(9)) OP2(vmovdqa, "(%[p1])", Y(10))
 #define FETCH_THREE(OFF) FETCH_TWO(OFF) FETCH(p2, OFF)
 #define ADVANCE_THREE(BY) ADVANCE_TWO(BY) ADD(BY, p2)
@@ -96,7 +98,8 @@ enum { MOST_SIDE = 4, SUMS = 12 };
     BOTH_X(J, K)                                                                                             \
     SECOND(p0, J, 11, 10)                                                                                    \
     INPUT(10)                                                                                                \
-    BOTH(0, 1) SECOND(p1, J, 12, 10) INPUT(10) BOTH(2, 3) SECOND(p2, J, 13, 10) INPUT(10) BOTH(4, 5)         \
+    BOTH(0, 1)                                                                                               \
+    SECOND(p1, J, 12, 10) INPUT(10) BOTH(2, 3) SECOND(p2, J, 13, 10) INPUT(10) BOTH(4, 5)                    \
         SECOND(p3, J, 14, 10) INPUT(10) BOTH(6, 7)
 #define WORD_OF_FOUR(J)                                                                                      \
     FIRST_OF_FOUR(J, 0, WORD)                                                                                \
@@ -153,8 +156,8 @@ static const uint64_t rotate[4] __attribute__((aligned(32))) = {0x04070605000302
                                                                 0x0407060500030201, 0x0c0f0e0d080b0a09};
 static const uint64_t mask[4] __attribute__((aligned(32))) = {0x8ff000008ff00000, 0x8ff000008ff00000,
                                                               0x8ff000008ff00000, 0x8ff000008ff00000};
-static const uint64_t counts[16]
-    __attribute__((aligned(16))) = {0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0};
+static const uint64_t counts[32] __attribute__((aligned(16))) = {
+    0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0, 13, 0, 14, 0, 15, 0};
 
 /* The sums of inputs [i, end) of a block that begins with input i. */
 typedef void block_fn(const uint8_t *const at[], ptrdiff_t ahead, const float *const x[], size_t i,

@@ -10,7 +10,7 @@
 enum {
     PAIRS = 8,              // most at a time
     FIRST = 16 << 10,       // bytes that are fetched before a task begins
-    COUPLES = FP9_QUAD / 2, //
+    COUPLES = FP9_QUAD / 2, // of a quad
 };
 
 /* The words of panel p of a quad: those of a couple lie `slot` bytes apart. */
