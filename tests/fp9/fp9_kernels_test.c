@@ -205,9 +205,8 @@ static struct down_problem random_down(size_t tokens, size_t first, size_t slice
     return p;
 }
 
-static void down_same_bits(void **state)
+static void down_same_bits_of(const struct fp9_kernels *k)
 {
-    (void)state;
     static const struct {
         size_t tokens, first, slices, experts, rows;
     } shapes[] = {
@@ -227,15 +226,15 @@ static void down_same_bits(void **state)
         fp9_scalar.down->rows(&d, 0, p.rows / 8);
         d.out = b;
         size_t cut = p.rows / 8 / 3 / 4 * 4; // rows in two uneven parts: the cut must not matter
-        fp9_avx2.down->rows(&d, 0, cut);
-        fp9_avx2.down->rows(&d, cut, p.rows / 8 - cut);
+        k->down->rows(&d, 0, cut);
+        k->down->rows(&d, cut, p.rows / 8 - cut);
         for (size_t j = 0; j < n; j++)
             if (memcmp(&a[j], &b[j], sizeof a[j]) != 0)
                 fail_msg("shape %zu, element %zu: %a and %a", i, j, (double)a[j], (double)b[j]);
         memset(b, 0, n * sizeof *b);
         struct fp9_down_walk walk = {.count = p.rows / 8, .cells = aligned_bytes(FP9_DOWN_CELLS)};
         size_t pieces = 1, work = 1000;
-        for (; !fp9_avx2.down->some_rows(&d, &walk, &work); work = 1000) pieces++;
+        for (; !k->down->some_rows(&d, &walk, &work); work = 1000) pieces++;
         assert_true(pieces > 1 || d.experts < 2);
         assert_memory_equal(a, b, n * sizeof *a);
         free(walk.cells);
@@ -243,6 +242,13 @@ static void down_same_bits(void **state)
         free(b);
         down_problem_free(&p);
     }
+}
+
+static void down_same_bits(void **state)
+{
+    (void)state;
+    down_same_bits_of(&fp9_avx2);
+    if (fp9_select(NULL) != &fp9_avx2) down_same_bits_of(fp9_select(NULL));
 }
 
 /* Weights and activations at the ends of their ranges; MXCSR tells what the hardware met. */
