@@ -184,7 +184,7 @@ static void plan_hidden(struct duck_work *w, struct part *p)
         uint32_t pairs = w->active[i].pairs, together = chunk_slices(pairs);
         uint32_t slices = units_per_task(TASK_BYTES, 2 * r->gate_up_panel, pairs, r->count);
         while (pairs >= MANY_PAIRS && together > most && together > 1) together /= 2;
-        if (pairs <= 2 && w->d->k->one_slice) together = 1;
+        if (pairs < MANY_PAIRS && w->d->k->one_slice) together = 1;
         if (slices < together) slices = together;
         p->task[i] = tasks;
         p->slices[i] = slices;

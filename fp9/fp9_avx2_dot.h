@@ -7,9 +7,6 @@
 enum {
     FP9__TOKENS = 6,  // x 2 panels = 12 accumulators: as many as registers allow
     FP9__PANELS = 16, // most panels of a call below
-    FP9__AHEAD =
-        2048, // bytes of software prefetch: covers DRAM latency at one core's share of bandwidth, and
-              // stays within what the line buffers hold; measured best among 1, 2, 4 KB (bench-duck)
 };
 
 /* One panel of a dot: where it is read, what is read after it, its row of scales, its marks if it is e4m3,
@@ -35,11 +32,6 @@ FP9__INLINE size_t fp9__ahead_of(enum fp9_format f, const struct fp9__stream *s,
     size_t ahead = bytes < FP9__AHEAD ? bytes : FP9__AHEAD;
     return offset + ahead + fp9__group_bytes(f) <= bytes ? ahead
                                                          : ahead + (size_t)(s->next - s->panel) - bytes;
-}
-
-static inline const float *fp9__row_of(const struct fp9_rows *x, size_t t)
-{
-    return x->xs + (x->row ? x->row[t] : t) * x->stride;
 }
 
 /* Adds the products of n panels with three tokens or more to y. */

@@ -1,7 +1,6 @@
-/* fp9_avx2_down.h: what the nest of the AVX2 down product (fp9_avx2_down.c) and its kernels tell each
- * other: fp9_avx2_share.c for one or two pairs, fp9_avx2_share_direct.c for three to five of fp9,
- * fp9_avx2_share_many.c.
- */
+/* fp9_avx2_down.h: what the nest of the down product (fp9_avx2_down.c) and its kernels tell each other:
+ * fp9_avx2_share.c for one pair, or two of e4m3, fp9_avx2_share_direct.c for two to five of fp9,
+ * fp9_avx2_share_many.c for more; fp9_avx512_down.c for all. */
 #ifndef FP9_FP9_AVX2_DOWN_H
 #define FP9_FP9_AVX2_DOWN_H
 
@@ -10,6 +9,7 @@
 
 enum {
     FP9__PAIR = FP9_DOWN_STRIP * FP9_LANES, // floats from a pair's activations to the next one's
+    FP9__FEW = 8,                           // most pairs whose products are made together by a compiler
     FP9__STREAMS = 4, // parts of what is read next that are fetched side by side: from DRAM one after the
                       // other takes a fifth longer
 };
@@ -104,10 +104,42 @@ FP9__INLINE enum fp9__way fp9__way_at(enum fp9_format f, const struct share *h, 
     return fp9__way_of(f, f == FP9_E4M3 ? h->marks[s / FP9__GROUP_TILES] : 0, s % FP9__GROUP_TILES);
 }
 
+/* Bytes from a panel to the next one in a strip of a quad. */
+static inline size_t fp9__slot(enum fp9_format f, const struct nest *n, size_t strip)
+{
+    return strip < n->strips ? fp9__whole_strip(f) : fp9__strip_bytes(f, 8 * n->d->slices, strip);
+}
+
 /* The sums of the pass's first token, from slice s on. */
 static inline __m256 *fp9__sums_of(const struct share *h, size_t s)
 {
     return h->nest->sums + (h->index * h->nest->chunk + s - h->first) * FP9_QUAD;
+}
+
+/* Adds slices [s, stop), of one strip, whose panels lie `slot` bytes apart; pair q's to sums[q]. */
+typedef void fp9__strip_fn(enum fp9_format f, const struct share *h, unsigned pairs, size_t slot, size_t s,
+                           size_t stop, __m256 *const sums[]);
+
+/* All strips of the quad it stands at, for `pairs` pairs. To be inlined with constants: whole strips get a
+ * code of their own. */
+FP9__INLINE void fp9__strips(enum fp9_format f, const struct share *h, unsigned pairs, fp9__strip_fn *slices)
+{
+    const struct nest *n = h->nest;
+    const size_t end = h->first + h->count;
+    __m256 *sums[FP9__FEW];
+    FP9__UNROLL
+    for (unsigned q = 0; q < pairs; q++)
+        sums[q] = fp9__sums_of(h, h->first) + (n->d->token[h->pair + q] - n->token) * n->step;
+    for (size_t s = h->first, stop; s < end; s = stop) {
+        size_t strip = s / FP9__STRIP_TILES, next = FP9__STRIP_TILES * (strip + 1);
+        stop = next < end ? next : end;
+        if (strip < n->strips)
+            slices(f, h, pairs, fp9__whole_strip(f), s, stop, sums);
+        else
+            slices(f, h, pairs, fp9__strip_bytes(f, 8 * n->d->slices, strip), s, stop, sums);
+        FP9__UNROLL
+        for (unsigned q = 0; q < pairs; q++) sums[q] += (stop - s) * FP9_QUAD;
+    }
 }
 
 /* fp9_down_ops' functions with the kernels that `share_of` chooses. */
@@ -116,8 +148,9 @@ int fp9__down_some_rows(const struct fp9_down *d, struct fp9_down_walk *at, size
                         fp9__share_of_fn *share_of);
 
 fp9__share_of_fn fp9__avx2_share_of;
-fp9__share_fn fp9__share_2, fp9__share_3, fp9__share_4,
-    fp9__share_5;              // of fp9, without another pass over the weights
-fp9__share_fn fp9__share_many; // 3 or more
+/* Of fp9, without another pass over the weights. */
+fp9__share_fn fp9__share_2, fp9__share_3, fp9__share_4, fp9__share_5;
+/* Three pairs or more. */
+fp9__share_fn fp9__share_many;
 
 #endif

@@ -79,31 +79,11 @@ FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned p
     }
 }
 
-FP9__INLINE void share_few(enum fp9_format f, const struct share *h, unsigned pairs)
-{
-    const struct nest *n = h->nest;
-    const size_t end = h->first + h->count;
-    __m256 *sums[FEW];
-    FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++)
-        sums[q] = fp9__sums_of(h, h->first) + (n->d->token[h->pair + q] - n->token) * n->step;
-    for (size_t s = h->first, stop; s < end; s = stop) {
-        size_t strip = s / FP9__STRIP_TILES, next = FP9__STRIP_TILES * (strip + 1);
-        stop = next < end ? next : end;
-        if (strip < n->strips)
-            few_slices(f, h, pairs, fp9__whole_strip(f), s, stop, sums);
-        else
-            few_slices(f, h, pairs, fp9__strip_bytes(f, 8 * n->d->slices, strip), s, stop, sums);
-        FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) sums[q] += (stop - s) * FP9_QUAD;
-    }
-}
-
 /* Functions of their own, so that the compiler gives each all registers. */
 #define SHARE_FUNCTION(F, Q)                                                                                 \
     static __attribute__((noinline)) void share_##F##_##Q(struct share *h)                                   \
     {                                                                                                        \
-        do share_few(F, h, Q);                                                                               \
+        do fp9__strips(F, h, Q, few_slices);                                                                 \
         while (fp9__next_quad(h));                                                                           \
     }
 SHARE_FUNCTION(FP9_FP9, 1)

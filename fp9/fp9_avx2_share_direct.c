@@ -1,9 +1,62 @@
-/* fp9_avx2_share_direct.c: what an expert with two to five pairs adds to a visit's sums, of fp9 with AVX2 + FMA.
+/* fp9_avx2_share_direct.c: what an expert with two to five pairs adds to a visit's sums, of fp9, with AVX2.
  *
  * Weights are made on the way to the products: the first two inputs of a word by a load under the mask, the
  * others out of the second view. Its signs move on from word to word; those of the four panels wait in
  * memory, so that sums are gone through in ascending order. */
-#include "fp9/fp9_avx2_share_products.h"
+#include "fp9/fp9_avx2_down.h"
+
+/* Products of three to five pairs, written down as they shall run: the compiler would put accumulators into
+ * memory. Two panels at a time; pair Q and panel P of two have accumulator 2 Q + P; an activation is in
+ * register 10, its weights in 11 and 12, the mask in 15. The first product replaces an accumulator: where +0
+ * plus it would be +0 it may be -0, which no sum shows, as none of them is -0. */
+
+enum { MOST = 5 }; // pairs whose products are made together
+
+/* Weights of word J of the panels of half H at a (`slot` bytes from panel to panel), EARLIER bytes earlier.
+ */
+#define WEIGHT(AT, J, EARLIER, W) "vpand 32*" #J "-" #EARLIER "+" AT ", %%ymm15, %%ymm" #W "\n\t"
+#define PANEL_0 "0(%[a])"
+#define PANEL_1 "0(%[a],%[slot])"
+#define PANEL_2 "0(%[a],%[slot],2)"
+#define PANEL_3 "0(%[a],%[slot3])"
+#define FIRST_0(J, EARLIER) WEIGHT(PANEL_0, J, EARLIER, 11) WEIGHT(PANEL_1, J, EARLIER, 12)
+#define FIRST_1(J, EARLIER) WEIGHT(PANEL_2, J, EARLIER, 11) WEIGHT(PANEL_3, J, EARLIER, 12)
+
+/* Input K of all pairs; x is that of pair 1. */
+#define PAIR(OP, K, Q, A, B)                                                                                 \
+    "vbroadcastss 4*" #K "+128*" #Q "-128(%[x]), %%ymm10\n\t" #OP " %%ymm10, %%ymm11, %%ymm" #A "\n\t" #OP   \
+    " %%ymm10, %%ymm12, %%ymm" #B "\n\t"
+#define INPUT_OF_3(OP, K) PAIR(OP, K, 0, 0, 1) PAIR(OP, K, 1, 2, 3) PAIR(OP, K, 2, 4, 5)
+#define INPUT_OF_4(OP, K) INPUT_OF_3(OP, K) PAIR(OP, K, 3, 6, 7)
+#define INPUT_OF_5(OP, K) INPUT_OF_4(OP, K) PAIR(OP, K, 4, 8, 9)
+
+/* The scale is in register 10. */
+#define SUM(H, S, A, B)                                                                                      \
+    "vfmadd213ps 64*" #H "(%[" #S "],%[sum]), %%ymm10, %%ymm" #A "\n\t"                                      \
+    "vfmadd213ps 64*" #H "+32(%[" #S "],%[sum]), %%ymm10, %%ymm" #B "\n\t"                                   \
+    "vmovaps %%ymm" #A ", 64*" #H "(%[" #S "],%[sum])\n\t"                                                   \
+    "vmovaps %%ymm" #B ", 64*" #H "+32(%[" #S "],%[sum])\n\t"
+#define SUMS_OF_3(H) SUM(H, s0, 0, 1) SUM(H, s1, 2, 3) SUM(H, s2, 4, 5)
+#define SUMS_OF_4(H) SUMS_OF_3(H) SUM(H, s3, 6, 7)
+#define SUMS_OF_5(H) SUMS_OF_4(H) SUM(H, s4, 8, 9)
+
+/* Where the sums of a group of pairs begin; absent pairs have the first one's. */
+struct sums {
+    const char *of[MOST];
+};
+FP9__INLINE struct sums sums_of(const struct nest *n, const uint32_t *token, unsigned pairs)
+{
+    struct sums s;
+    FP9__UNROLL
+    for (unsigned q = 0; q < MOST; q++)
+        s.of[q] = (const char *)(n->sums + (token[q < pairs ? q : 0] - n->token) * n->step);
+    return s;
+}
+#define SUMS_OPERANDS(S)                                                                                     \
+    [s0] "r"((S).of[0]), [s1] "r"((S).of[1]), [s2] "r"((S).of[2]), [s3] "r"((S).of[3]), [s4] "r"((S).of[4])
+#define PRODUCT_REGISTERS                                                                                    \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",        \
+        "xmm12", "xmm13", "xmm14", "xmm15"
 
 /* The second view: V0 and V1, made once or, where registers are short, for each use. */
 #define VIEWS_0(J, V0, V1) VIEW(PANEL_0, J, 13, V0) VIEW(PANEL_1, J, 14, V1)
@@ -74,8 +127,7 @@ FP9__INLINE void slices(const struct share *h, const struct sums *s, unsigned pa
 {
     const struct nest *n = h->nest;
     const size_t strip = first / FP9__STRIP_TILES, t = first % FP9__STRIP_TILES;
-    const size_t slot =
-        strip < n->strips ? fp9__whole_strip(FP9_FP9) : fp9__strip_bytes(FP9_FP9, 8 * n->d->slices, strip);
+    const size_t slot = fp9__slot(FP9_FP9, n, strip);
     const size_t slot3 = 3 * slot, each = FP9_QUAD * sizeof(__m256);
     const uint8_t *at = h->quad + strip * fp9__quad_strip(FP9_FP9);
     const uint8_t *a = at + fp9__head(FP9_FP9) + t * FP9__TILE_BYTES;
@@ -111,7 +163,7 @@ FP9__INLINE void slices(const struct share *h, const struct sums *s, unsigned pa
     void fp9__share_##Q(struct share *h)                                                                     \
     {                                                                                                        \
         const size_t end = h->first + h->count;                                                              \
-        const struct sums sums = fp9__sums(h->nest, h->nest->d->token + h->pair, Q);                         \
+        const struct sums sums = sums_of(h->nest, h->nest->d->token + h->pair, Q);                           \
         do                                                                                                   \
             for (size_t s = h->first, stop; s < end; s = stop) {                                             \
                 size_t next = s - s % FP9__STRIP_TILES + FP9__STRIP_TILES;                                   \

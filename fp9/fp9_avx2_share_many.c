@@ -1,5 +1,5 @@
-/* fp9_avx2_share_many.c: what an expert with more pairs adds to a visit's sums, with AVX2 + FMA: the tiles of some
- * slices are decoded once into L1 and used for all pairs, three at a time with four panels. */
+/* fp9_avx2_share_many.c: what an expert with more pairs adds to a visit's sums, with AVX2 + FMA: the tiles of
+ * some slices are decoded once into L1 and used for all pairs, three at a time with four panels. */
 #include "fp9/fp9_avx2_down.h"
 
 /* Slices [first, first + count), of one strip: the weights of panel p and input i of a tile are vector
@@ -32,8 +32,7 @@ FP9__INLINE void decode_slices(enum fp9_format f, const struct share *h, struct 
 {
     const struct nest *n = h->nest;
     const size_t strip = to->first / FP9__STRIP_TILES;
-    const size_t slot =
-        strip < n->strips ? fp9__whole_strip(f) : fp9__strip_bytes(f, 8 * n->d->slices, strip);
+    const size_t slot = fp9__slot(f, n, strip);
     const uint8_t *at = h->quad + strip * fp9__quad_strip(f);
     struct ahead ahead = fp9__ahead(f, h, to->first);
     if (fp9__head(f)) fp9__fetch(&ahead, FP9__STRIP_TILES);

@@ -25,6 +25,17 @@
 /* Before a loop of constant length over registers: unrolled late, their array would stay in memory. */
 #define FP9__UNROLL _Pragma("GCC unroll 16")
 
+enum {
+    FP9__AHEAD = 2048, // bytes of a dot's software prefetch: covers DRAM latency at one core's share of
+                       // bandwidth, and stays within what the line buffers hold; measured best among 1, 2,
+                       // 4 KB (bench-duck)
+};
+
+static inline const float *fp9__row_of(const struct fp9_rows *x, size_t t)
+{
+    return x->xs + (x->row ? x->row[t] : t) * x->stride;
+}
+
 FP9__INLINE __m256i fp9__load(const uint8_t *vector)
 {
     return _mm256_load_si256((const __m256i *)vector);

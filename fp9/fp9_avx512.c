@@ -6,7 +6,6 @@
 #include "fp9/fp9_avx512_couple.h"
 
 enum {
-    AHEAD = 2048,                 // bytes of prefetch per stream, as in fp9_avx2_dot.h
     FEW = 4,                      // tokens up to which weights go straight into the products
     BLOCKS = 4,                   // most blocks of a couple side by side
     COUPLES = 2,                  // couples of panels at a time
@@ -42,11 +41,6 @@ FP9__INLINE void store_couple(const struct couple *c, size_t at, __m512 sum)
     _mm256_storeu_ps(c->y[1] + at, _mm512_extractf32x8_ps(sum, 1));
 }
 
-static const float *row_of(const struct fp9_rows *x, size_t t)
-{
-    return x->xs + (x->row ? x->row[t] : t) * x->stride;
-}
-
 /* Tiles that are marked in any of `blocks` blocks. */
 FP9__INLINE uint32_t marked_in(enum fp9_format f, const struct couple *c, size_t block, unsigned blocks)
 {
@@ -68,7 +62,7 @@ static void decode_fp9(const struct couple *c, size_t at, size_t tiles, float *w
             __m512i word = fp9__load_couple(c->panel[0] + from, c->panel[1] + from);
             __m512i mixed = _mm512_xor_si512(word, s);
             s = _mm512_add_epi32(s, s);
-            _mm_prefetch((const char *)(c->panel[j % 2] + from + AHEAD), _MM_HINT_T0);
+            _mm_prefetch((const char *)(c->panel[j % 2] + from + FP9__AHEAD), _MM_HINT_T0);
             FP9__UNROLL
             for (unsigned k = 0; k < 4; k++, w += 2 * FP9_LANES)
                 _mm512_store_ps(w, fp9__couple_fp9(word, mixed, k));
@@ -80,7 +74,7 @@ static void decode_e4m3(const struct couple *c, size_t at, size_t tiles, float *
 {
     for (size_t j = 0; j < 2 * tiles; j++, at += FP9__VECTOR) {
         __m512i word = fp9__load_couple(c->panel[0] + at, c->panel[1] + at);
-        _mm_prefetch((const char *)(c->panel[j % 2] + at + AHEAD), _MM_HINT_T0);
+        _mm_prefetch((const char *)(c->panel[j % 2] + at + FP9__AHEAD), _MM_HINT_T0);
         FP9__UNROLL
         for (unsigned k = 0; k < 4; k++, w += 2 * FP9_LANES) _mm512_store_ps(w, fp9__couple_e4m3(word, k));
     }
@@ -183,7 +177,7 @@ static void many_tokens(enum fp9_format f, const struct couple *c, size_t n, siz
         for (size_t part = 0; part < parts; part++) {
             size_t from = rows->count * part / parts, tokens = rows->count * (part + 1) / parts - from;
             const float *x[TOKENS];
-            for (size_t t = 0; t < tokens; t++) x[t] = row_of(rows, from + t) + first * FP9_TILE_INPUTS;
+            for (size_t t = 0; t < tokens; t++) x[t] = fp9__row_of(rows, from + t) + first * FP9_TILE_INPUTS;
             // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): n is 1 .. COUPLES, tokens 5 .. TOKENS
             size[n - 1][tokens - FEW - 1](w, x, group * FP9_TILE_INPUTS, c, by, block, from * y_stride,
                                           y_stride);
@@ -368,7 +362,7 @@ static void few_tokens(const struct fp9_matrix *const m[2], size_t p, const stru
     const float *x[FEW];
     struct couple c;
     for (unsigned i = 0; i < 2; i++) set_half(&c, i, m[i], p, y[i]);
-    for (size_t t = 0; t < rows->count; t++) x[t] = row_of(rows, t);
+    for (size_t t = 0; t < rows->count; t++) x[t] = fp9__row_of(rows, t);
     begin(&c, 1, m[0], rows->count, y_stride);
     fetch_first(m[0]->format, &c);
     // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): 1 .. FEW tokens

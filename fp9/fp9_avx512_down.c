@@ -8,7 +8,7 @@
 #include "fp9/fp9_avx512_couple.h"
 
 enum {
-    PAIRS = 8,              // most at a time
+    PAIRS = FP9__FEW,       // most at a time
     FIRST = 16 << 10,       // bytes that are fetched before a task begins
     COUPLES = FP9_QUAD / 2, // of a quad
 };
@@ -80,30 +80,10 @@ FP9__INLINE void slices(enum fp9_format f, const struct share *h, unsigned pairs
     }
 }
 
-FP9__INLINE void share_few(enum fp9_format f, const struct share *h, unsigned pairs)
-{
-    const struct nest *n = h->nest;
-    const size_t end = h->first + h->count;
-    __m256 *sums[PAIRS];
-    FP9__UNROLL
-    for (unsigned q = 0; q < pairs; q++)
-        sums[q] = fp9__sums_of(h, h->first) + (n->d->token[h->pair + q] - n->token) * n->step;
-    for (size_t s = h->first, stop; s < end; s = stop) {
-        size_t strip = s / FP9__STRIP_TILES, next = FP9__STRIP_TILES * (strip + 1);
-        stop = next < end ? next : end;
-        if (strip < n->strips)
-            slices(f, h, pairs, fp9__whole_strip(f), s, stop, sums);
-        else
-            slices(f, h, pairs, fp9__strip_bytes(f, 8 * n->d->slices, strip), s, stop, sums);
-        FP9__UNROLL
-        for (unsigned q = 0; q < pairs; q++) sums[q] += (stop - s) * FP9_QUAD;
-    }
-}
-
 #define SHARE_FUNCTION(F, Q)                                                                                 \
     static __attribute__((noinline)) void share_##F##_##Q(struct share *h)                                   \
     {                                                                                                        \
-        do share_few(F, h, Q);                                                                               \
+        do fp9__strips(F, h, Q, slices);                                                                     \
         while (fp9__next_quad(h));                                                                           \
     }
 #define SHARE_FUNCTIONS(F)                                                                                   \

@@ -43,7 +43,8 @@ static void dots(const struct fp9_kernels *k, enum fp9_format f, enum edge edge,
     const size_t stride = (inputs + 7) / 8 * 8, blocks = (inputs + FP9_BLOCK - 1) / FP9_BLOCK;
     const size_t bytes = PANELS * fp9_panel_bytes(f, inputs);
     struct walled panels = walled_make(bytes, edge), xs = walled_make(tokens * stride * sizeof(float), edge);
-    float *scales = aligned_bytes(blocks * sizeof *scales), *y = aligned_bytes(2 * tokens * 8 * PANELS * 4);
+    float *scales = aligned_bytes(blocks * sizeof *scales),
+          *y = aligned_bytes(2 * tokens * 8 * PANELS * sizeof *y);
     uint16_t *marks = calloc(PANELS * blocks, sizeof *marks);
     for (size_t i = 0; i < blocks; i++) scales[i] = 1.0f;
     memset(panels.at, 0, bytes);

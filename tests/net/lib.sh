@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# lib.sh: what the tests on a real network share beside tests/lib.sh: a network namespace with bridges, removed at the end, ducks, flock
-# files.
+# lib.sh: what the tests on a real network share beside tests/lib.sh: a network namespace with bridges, removed at the
+# end, ducks, flock files.
 # shellcheck source=tests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
