@@ -165,7 +165,7 @@ extern const struct fp9_kernels fp9_scalar, fp9_avx2, fp9_avx512;
 
 /* NULL: the CPU has all that is needed; else the name of what is missing ("AVX2", "FMA", "F16C"). */
 const char *fp9_cpu_missing(void);
-/* The best kernels for this CPU; `force` names one ("scalar", "avx2", ...) or is NULL. NULL: not available.
+/* The fastest kernels of this CPU; `force` names one ("scalar", "avx2", ...) or is NULL. NULL: not available.
  */
 const struct fp9_kernels *fp9_select(const char *force);
 

@@ -296,9 +296,12 @@ static void any_cut_same_bits(void **state)
         through_ducks(&b, FP9_E4M3, &s.step, 1, 0, &fp9_scalar, c);
         assert_same_bits(a, c, n, "scalar, e4m3", 1);
         for (size_t d = 0; d < sizeof ducks / sizeof ducks[0]; d++)
-            for (int f = 0; f < FP9_FORMATS; f++) {
-                through_ducks(&b, (enum fp9_format)f, &s.step, ducks[d], ducks[d] % 2, &fp9_avx2, c);
-                assert_same_bits(a, c, n, f == FP9_E4M3 ? "avx2, e4m3" : "avx2", ducks[d]);
+            for (int f = 0; f < 2 * FP9_FORMATS; f++) {
+                static const char *const what[] = {"avx2", "avx2, e4m3", "avx512", "avx512, e4m3"};
+                const struct fp9_kernels *k = fp9_select(f < FP9_FORMATS ? "avx2" : "avx512");
+                if (!k) continue;
+                through_ducks(&b, (enum fp9_format)(f % FP9_FORMATS), &s.step, ducks[d], ducks[d] % 2, k, c);
+                assert_same_bits(a, c, n, what[f], ducks[d]);
             }
         free(a);
         free(c);
