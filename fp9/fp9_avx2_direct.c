@@ -28,8 +28,8 @@ enum { MOST_SIDE = 4, SUMS = 12 };
 #define EARLY(P, J) "31+32*" #J "(%[" #P "])"
 #define SIGNS(P) "(%[" #P "],%[back])"
 #define X(T, J, K) "16*" #J "+4*" #K "(%[x" #T "],%[i],4)"
-#define COUNT(J) "16*" #J "(%[count])"
-#define EARLY_COUNT(J) "128+16*" #J "(%[count])"
+#define COUNT(J) "32*" #J "(%[count])"
+#define EARLY_COUNT(J) "256+32*" #J "(%[count])"
 
 /* Inputs 2 and 3 of a word with S in a register, and without. */
 #define SECOND(P, J, S, W) OP3(vpxor, WORD(P, J), Y(S), Y(W))
@@ -37,10 +37,10 @@ enum { MOST_SIDE = 4, SUMS = 12 };
 #define INPUT_3(W) OP3(vpshufb, "%[rotate]", Y(W), Y(W)) AND(Y(W), W)
 #define COUNTED_2(P, J, W)                                                                                   \
     OP2(vmovdqa, SIGNS(P), Y(W))                                                                             \
-    OP3(vpslld, EARLY_COUNT(J), Y(W), Y(W)) OP3(vpxor, EARLY(P, J), Y(W), Y(W)) AND(Y(W), W)
+    OP3(vpsllvd, EARLY_COUNT(J), Y(W), Y(W)) OP3(vpxor, EARLY(P, J), Y(W), Y(W)) AND(Y(W), W)
 #define COUNTED_3(P, J, W)                                                                                   \
     OP2(vmovdqa, SIGNS(P), Y(W))                                                                             \
-    OP3(vpslld, COUNT(J), Y(W), Y(W)) OP3(vpxor, WORD(P, J), Y(W), Y(W)) INPUT_3(W)
+    OP3(vpsllvd, COUNT(J), Y(W), Y(W)) OP3(vpxor, WORD(P, J), Y(W), Y(W)) INPUT_3(W)
 
 /* ---- two panels: weights in ymm12 and 13, each activation in ymm14 ---- */
 
@@ -126,7 +126,7 @@ enum { MOST_SIDE = 4, SUMS = 12 };
 #define STORE_10 STORE_9 STORE(9)
 #define STORE_12 STORE_10 STORE(10) STORE(11)
 #define FIRST_COUNT "lea %[counts], %[count]\n\t"
-#define NEXT_COUNT "add $32, %[count]\n\t"
+#define NEXT_COUNT "add $64, %[count]\n\t"
 
 /* Strips from input i up to `end`. Pointers are at the tile's words less the 32 bytes of S, `back` is from
  * there to the strip. Each tile fetches a line of each panel, each strip one more. */
@@ -156,8 +156,10 @@ static const uint64_t rotate[4] __attribute__((aligned(32))) = {0x04070605000302
                                                                 0x0407060500030201, 0x0c0f0e0d080b0a09};
 static const uint64_t mask[4] __attribute__((aligned(32))) = {0x8ff000008ff00000, 0x8ff000008ff00000,
                                                               0x8ff000008ff00000, 0x8ff000008ff00000};
-static const uint64_t counts[32] __attribute__((aligned(16))) = {
-    0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0, 13, 0, 14, 0, 15, 0};
+#define ALL(N) {N, N, N, N, N, N, N, N}
+static const uint32_t counts[16][8] __attribute__((aligned(32))) = {
+    ALL(0), ALL(1), ALL(2),  ALL(3),  ALL(4),  ALL(5),  ALL(6),  ALL(7),
+    ALL(8), ALL(9), ALL(10), ALL(11), ALL(12), ALL(13), ALL(14), ALL(15)};
 
 /* The sums of inputs [i, end) of a block that begins with input i. */
 typedef void block_fn(const uint8_t *const at[], ptrdiff_t ahead, const float *const x[], size_t i,
