@@ -70,6 +70,22 @@ static int run_gnuplot(const char *dir, char *script)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
+/* gnuplot ends well on a full disk, too: a drawing is there when its last bytes are. */
+static int check_drawing(const char *dir, const char *name, const char *kind, const char *end,
+                         struct error *err)
+{
+    char path[4096], tail[16];
+    snprintf(path, sizeof path, "%s/%s.%s", dir, name, kind);
+    FILE *f = fopen(path, "rb");
+    if (!f) return error_set(err, -errno, "%s: cannot be read: %s", path, strerror(errno));
+    fseek(f, -(long)sizeof tail, SEEK_END); // a file that is shorter is read from its beginning
+    bool whole = memmem(tail, fread(tail, 1, sizeof tail, f), end, strlen(end)) != NULL;
+    fclose(f);
+    if (whole) return 0;
+    unlink(path); // a half is no drawing
+    return error_set(err, -EIO, "%s: gnuplot could not write all of it: is the disk full?", path);
+}
+
 int plot_latency(const char *dir, const char *name, const struct answer *a, bool *drawn, struct error *err)
 {
     char path[4096], script[80];
@@ -88,6 +104,8 @@ int plot_latency(const char *dir, const char *name, const struct answer *a, bool
     if (status == -ENOENT) return 0;
     if (status < 0) return error_set(err, status, "gnuplot %s: %s", path, strerror(-status));
     if (status > 0) return error_set(err, -EIO, "gnuplot %s: ended with status %d", path, status);
-    *drawn = true;
-    return 0;
+    rc = check_drawing(dir, name, "svg", "</svg>", err);
+    int png = check_drawing(dir, name, "png", "IEND\256B`\202", rc ? &(struct error){0} : err);
+    *drawn = !rc && !png;
+    return rc ? rc : png;
 }

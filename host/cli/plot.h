@@ -9,7 +9,8 @@
 
 #include "host/cli/answer.h"
 
-/* *drawn is false when there is no gnuplot; a gnuplot that fails is an error. */
+/* *drawn is false when there is no gnuplot; a gnuplot that fails, or leaves a drawing without its
+ * end (a full disk), is an error. */
 int plot_latency(const char *dir, const char *name, const struct answer *a, bool *drawn, struct error *err);
 
 #endif

@@ -277,6 +277,32 @@ static void a_bench_without_gnuplot_says_so_and_goes_on(void **state)
     outcome_free(&o);
 }
 
+/* As on a full disk, where gnuplot itself ends well. */
+static void a_drawing_without_its_end_is_an_error(void **state)
+{
+    (void)state;
+    write_scratch("suite.json", "{\"cases\": [{\"name\": \"one\", \"prompt\": \"Hello\", \"n\": 3}]}");
+    static const struct {
+        const char *svg, *png, *says;
+    } cases[] = {
+        {"<svg>", "IEND\\256B`\\202",
+         "duckd: drawn/one.svg: gnuplot could not write all of it: is the disk full?\n"},
+        {"</svg>\\n\\n", "", "duckd: drawn/one.png: gnuplot could not write all of it: is the disk full?\n"},
+        {"", "\\211PNG", "duckd: drawn/one.svg: gnuplot could not write all of it: is the disk full?\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct outcome o = run(
+            "mkdir -p bin && printf '#!/bin/sh\\nprintf \"%%%%b\" \"$SVG\" > one.svg; printf \"%%%%b\" "
+            "\"$PNG\" > "
+            "one.png\\n' > bin/gnuplot && chmod +x bin/gnuplot && SVG='%s' PNG='%s' PATH=\"$PWD/bin:$PATH\" "
+            "$D bench --suite suite.json --csv drawn -q",
+            cases[i].svg, cases[i].png);
+        assert_int_equal(o.status, 1);
+        assert_string_equal(o.err, cases[i].says);
+        outcome_free(&o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +313,7 @@ int main(void)
         cmocka_unit_test(eval_is_the_mean_over_predicted_tokens),
         cmocka_unit_test(a_suite_leaves_csv_text_plot_and_summary),
         cmocka_unit_test(a_bench_without_gnuplot_says_so_and_goes_on),
+        cmocka_unit_test(a_drawing_without_its_end_is_an_error),
     };
     return cmocka_run_group_tests_name("cli compute", tests, NULL, remove_scratch);
 }
