@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "host/model/json.h"
+
 #define LARGEST_INPUT ((size_t)1 << 30) // a wrong file (a disk image, /dev/zero) must not eat the memory
 
 const char *input_name(const char *path)
@@ -69,9 +71,12 @@ int input_json(const char *path, cJSON **out, struct error *err)
     if (rc) return rc;
     const char *name = input_name(path), *end = NULL;
     *out = cJSON_ParseWithLengthOpts(text, length + 1, &end, true);
-    if (!*out) {
-        rc = error_set(err, -EINVAL, "%s: not JSON, see line %zu", name, line_of(text, end ? end : text));
-    }
+    if (!*out && !end) end = text;
+    if (!*out && json_too_deep(text, length, CJSON_NESTING_LIMIT) == end)
+        rc = error_set(err, -EINVAL, "%s: nested deeper than %d in line %zu", name, CJSON_NESTING_LIMIT,
+                       line_of(text, end));
+    else if (!*out)
+        rc = error_set(err, -EINVAL, "%s: not JSON, see line %zu", name, line_of(text, end));
     free(text);
     return rc;
 }

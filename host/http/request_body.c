@@ -51,9 +51,14 @@ int body_parse(const struct request *r, cJSON **out, struct api_problem *p)
         return api_problem_set(p, 400, "invalid_json", NULL, "the body holds a NUL character");
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(text, length, &end, 0);
-    if (!root)
+    if (!root) {
+        size_t at = end ? (size_t)(end - text) : 0;
+        if (json_too_deep(text, at + 1, CJSON_NESTING_LIMIT))
+            return api_problem_set(p, 400, "invalid_json", NULL,
+                                   "the body is nested deeper than %d at byte %zu", CJSON_NESTING_LIMIT, at);
         return api_problem_set(p, 400, "invalid_json", NULL, "the body is no JSON: error at byte %zu of %zu",
-                               end ? (size_t)(end - text) : 0, length);
+                               at, length);
+    }
     end += strspn(end, " \t\r\n"); // the buffer ends with a NUL
     if (end < text + length || !cJSON_IsObject(root)) {
         cJSON_Delete(root);

@@ -19,29 +19,38 @@ const char *json_path_tail(const char *path)
     return n > PATH_SHOWN ? path + n - PATH_SHOWN : path;
 }
 
-/* cJSON's own limit (1000) is generous; ours keeps every recursion over the tree shallow. */
-static int check_depth(const char *text, size_t length, const char *name, struct error *err)
+const char *json_too_deep(const char *text, size_t length, int limit)
 {
     int depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < length; i++) {
         char c = text[i];
-        if (c == '\0') return error_set(err, -EINVAL, "%s: NUL byte at byte %zu of the JSON text", name, i);
         if (in_string) {
-            if (c == '\\' && i + 1 < length && text[i + 1] != '\0')
+            if (c == '\\')
                 i++;
             else if (c == '"')
                 in_string = false;
         } else if (c == '"') {
             in_string = true;
         } else if (c == '{' || c == '[') {
-            if (++depth > JSON_MAX_DEPTH)
-                return error_set(err, -EINVAL, "%s: JSON nested %d deep at byte %zu, allowed: %d", name,
-                                 depth, i, JSON_MAX_DEPTH);
+            if (++depth > limit) return text + i;
         } else if (c == '}' || c == ']') {
             depth--;
         }
     }
+    return NULL;
+}
+
+/* cJSON's own limit of nesting (1000) is generous; ours keeps every recursion over the tree shallow. */
+static int check_text(const char *text, size_t length, const char *name, struct error *err)
+{
+    const char *nul = memchr(text, 0, length), *deep = json_too_deep(text, length, JSON_MAX_DEPTH);
+    if (deep && (!nul || deep < nul))
+        return error_set(err, -EINVAL, "%s: JSON nested %d deep at byte %zu, allowed: %d", name,
+                         JSON_MAX_DEPTH + 1, (size_t)(deep - text), JSON_MAX_DEPTH);
+    if (nul)
+        return error_set(err, -EINVAL, "%s: NUL byte at byte %zu of the JSON text", name,
+                         (size_t)(nul - text));
     return 0;
 }
 
@@ -87,7 +96,7 @@ int json_parse(cJSON **out, const char *text, size_t length, const char *name, s
 {
     *out = NULL;
     name = json_path_tail(name);
-    int rc = check_depth(text, length, name, err);
+    int rc = check_text(text, length, name, err);
     if (rc) return rc;
     char *copy = malloc(length + 1);
     if (!copy) return error_set(err, -ENOMEM, "%s: no memory for %zu bytes of JSON", name, length);

@@ -73,6 +73,7 @@ static const struct refusal refusals[] = {
     {"logits --tokens text.json --out x", 1, "text.json: element 1 is \"a\", not a token id"},
     {"logits --tokens object.json --out x", 1, "object.json: not a JSON array of token ids"},
     {"logits --tokens broken.json --out x", 1, "broken.json: not JSON, see line 2"},
+    {"logits --tokens deep.json --out x", 1, "deep.json: nested deeper than 1000 in line 2"},
     {"eval --tokens one.json", 1, "one.json: nothing to predict: an array needs at least 2 tokens"},
     {"eval --tokens large.json", 1,
      "large.json: array 1: element 0 is token 6400, the model's vocabulary has 6400"},
@@ -126,6 +127,10 @@ static void write_inputs(void)
     write_scratch("text.json", "[1, \"a\"]");
     write_scratch("object.json", "{}");
     write_scratch("broken.json", "[1,\n2,");
+    char deep[1100];
+    snprintf(deep, sizeof deep, "[\n%01000d", 0);
+    memset(deep + 2, '[', 1000);
+    write_scratch("deep.json", deep);
     write_scratch("large.json", "[[1, 2], [6400, 1]]");
     write_scratch("large1.json", "[6400]");
     write_scratch("suite1.json", "{\"cases\": [{\"name\": \"a\", \"promt\": \"x\"}]}");

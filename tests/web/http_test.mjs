@@ -149,6 +149,9 @@ const cases = {
     },
     async 'what is wrong is refused by name'() {
         await refused('{"messages":[{"role":"user","content":"a', 400, /no JSON.*invalid_json/);
+        await refused(`{"messages":${'['.repeat(1000)}${']'.repeat(1000)}}`, 400, /nested deeper than 1000 at byte 1011 \| .*invalid_json/);
+        await refused(`{"messages":${'['.repeat(999)}${']'.repeat(999)}}`, 400, /messages/);
+        await refused(`{"messages":[x${'['.repeat(1000)}`, 400, /no JSON: error at byte 13 /);
         await refused('', 400, /no body/);
         await refused('[]', 400, /one JSON object/);
         await refused('{} x', 400, /one JSON object/);
