@@ -285,10 +285,10 @@ int main(int argc, char **argv)
     if (platform_linux_open(&platform, &machine)) return 1;
     struct duck *d = duck_start(&o);
     if (!d) {
-        linux_say("%llu bytes of memory are too few", (unsigned long long)a.memory);
+        linux_say("--memory: %llu bytes are too few for a duck", (unsigned long long)a.memory);
         return 1;
     }
-    linux_say("ready: port %u, %u cores, %llu MB, %s kernels", a.port, a.cores,
+    linux_say("ready: port %u, %u core%s, %llu MB, %s kernels", a.port, a.cores, a.cores == 1 ? "" : "s",
               (unsigned long long)(a.memory >> 20), o.kernels->name);
     if (platform.read_bytes_per_second)
         linux_say("memory: %.1f GB/s read", (double)platform.read_bytes_per_second * 1e-9);

@@ -86,7 +86,7 @@ static void say_how_it_went(const struct chat *c, const struct answer *a, size_t
             log_notice("(the conversation fills the model's %u positions: /reset starts a new one)",
                        s->config.max_positions);
         } else {
-            log_notice("(stopped after %zu tokens, as -n says)", a->count);
+            log_notice("(stopped after %zu token%s, as -n says)", a->count, a->count == 1 ? "" : "s");
         }
     }
     if (c->styled && a->count > 1) {

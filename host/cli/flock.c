@@ -33,7 +33,9 @@ static int doctor(const struct options *o, const struct flock_spec *spec, const 
         doctor_ducks(d, (enum fp9_format)o->expert_format, status, flock_keep_wanted(status, spec->ducks));
         size_t unwell = doctor_print(d, o->json, DOCTOR_ADVICE);
         rc = output_finish(err);
-        if (!rc && unwell) rc = error_set(err, -ENODEV, "%zu of %zu ducks are unwell", unwell, d->count);
+        if (!rc && unwell)
+            rc = error_set(err, -ENODEV, "%zu of %zu ducks %s unwell", unwell, d->count,
+                           unwell == 1 ? "is" : "are");
     }
     free(d);
     free(status);

@@ -45,8 +45,8 @@ static int read_ids(struct logits *l, struct session *s, struct error *err)
     if (!rc) rc = session_check_length(s, l->ids.count, input_name(o->tokens), err);
     if (rc) return rc;
     if ((uint64_t)o->last > l->ids.count) {
-        return error_set(err, -ERANGE, "--last is %lld, %s has %zu tokens", (long long)o->last,
-                         input_name(o->tokens), l->ids.count);
+        return error_set(err, -ERANGE, "--last is %lld, %s has %zu token%s", (long long)o->last,
+                         input_name(o->tokens), l->ids.count, l->ids.count == 1 ? "" : "s");
     }
     uint32_t count = (uint32_t)l->ids.count;
     l->from = o->last ? count - (uint32_t)o->last : 0;

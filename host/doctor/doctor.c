@@ -120,9 +120,11 @@ static void check_memlock(struct doctor *d)
     uint64_t limit = !strcmp(value, "unlimited") ? UINT64_MAX : strtoull(value, NULL, 10);
     uint64_t wanted = (uint64_t)(d->flock && d->flock->net ? d->flock->net->memory_mb : 256) << 20;
     bool enough = limit >= wanted;
+    if (limit != UINT64_MAX)
+        snprintf(value, sizeof value, "%" PRIu64 " kB", limit >> 10); // as ulimit -l says it
     doctor__say(d, enough ? DOCTOR_OK : without(d, HAS_PCI), "memlock",
                 "LimitMEMLOCK=infinity in the service, or ulimit -l unlimited",
-                "%s bytes may be locked, %" PRIu64 " wanted", value, wanted);
+                "%s may be locked, %" PRIu64 " kB wanted", value, wanted >> 10);
 }
 
 /* Calls for the CPU of every port. */

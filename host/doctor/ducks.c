@@ -234,7 +234,8 @@ static void judge(struct finding *f, const struct net_status *s, const struct no
     judge_machine(f, s, n);
     if (s->boot.failures)
         blame(f, DOCTOR_ADVICE, "cable, switch; the log of dnsmasq says more",
-              "TFTP failed %u times in %u starts through PXE", s->boot.failures, s->boot.starts);
+              "TFTP failed %u time%s in %u start%s through PXE", s->boot.failures,
+              s->boot.failures == 1 ? "" : "s", s->boot.starts, s->boot.starts == 1 ? "" : "s");
     if (!s->counted) {
         blame(f, DOCTOR_ADVICE, "restart it", "has not told its counters");
         return;
@@ -275,7 +276,8 @@ static void describe(struct finding *f, const struct net_status *s)
     if (t->power_1_mw || t->power_2_mw)
         add(f, ", PL1 %.1f W, PL2 %.1f W%s", power_of(s), burst_of(s), limited);
     if (t->celsius_most) add(f, ", %u of %u degrees", t->celsius, t->celsius_most);
-    if (s->boot.starts) add(f, ", started %u times through PXE", s->boot.starts);
+    if (s->boot.starts)
+        add(f, ", started %u time%s through PXE", s->boot.starts, s->boot.starts == 1 ? "" : "s");
     add(f, ", %s)", s->hello.firmware);
 }
 

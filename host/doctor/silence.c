@@ -41,7 +41,8 @@ struct doctor_silence doctor_silence(const struct net_status *s)
                    "PXE has asked for an address and taken none");
     case NET_BOOT_ADDRESS:
         return say("cable, switch; the log of dnsmasq says more",
-                   "PXE has an address and has not fetched the image (TFTP failed %u times)", b->failures);
+                   "PXE has an address and has not fetched the image (TFTP failed %u time%s)", b->failures,
+                   b->failures == 1 ? "" : "s");
     case NET_BOOT_IMAGE:
         return say("Secure Boot off in its BIOS; its screen", "has fetched the image and not started it");
     case NET_BOOT_STARTED:

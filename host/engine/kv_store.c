@@ -483,7 +483,8 @@ int kv_store_open(struct kv_store **out, const struct kv_store_options *o, struc
         kv_store_close(s);
         return rc;
     }
-    log_detail("%s: KV of %u texts, %llu bytes", o->dir, s->count, (unsigned long long)all_bytes(s));
+    log_detail("%s: KV of %u text%s, %.1f MB", o->dir, s->count, s->count == 1 ? "" : "s",
+               (double)all_bytes(s) * 1e-6);
     *out = s;
     return 0;
 }

@@ -296,6 +296,18 @@ static bool relieve(struct dealing *d, const uint32_t *before, uint32_t from)
     return true;
 }
 
+struct size_text {
+    char s[24];
+};
+
+/* Five digits: the two sides of "too close" differ in few. */
+static struct size_text size_text(double bytes)
+{
+    struct size_text t;
+    snprintf(t.s, sizeof t.s, "%.5g %s", bytes / (bytes < 1e9 ? 1e6 : 1e9), bytes < 1e9 ? "MB" : "GB");
+    return t;
+}
+
 static int does_not_fit(const struct dealing *d, struct error *err)
 {
     double have = 0, largest = 0;
@@ -306,22 +318,22 @@ static int does_not_fit(const struct dealing *d, struct error *err)
         largest = fmax(largest, m);
         there += m > 0;
     }
-    const double gb = 1e9;
+    char ducks[40];
+    const uint32_t n = largest > 0 ? there : d->ducks;
+    snprintf(ducks, sizeof ducks, n == 1 ? "the duck has" : "the %u ducks have", n);
+    const struct size_text needed = size_text(d->total_bytes), held = size_text(have);
     if (have < d->total_bytes && largest == 0)
+        return error_set(err, -ENOMEM, "the model's experts need %s of duck memory, %s none", needed.s,
+                         ducks);
+    if (have < d->total_bytes)
         return error_set(err, -ENOMEM,
-                         "the model's experts need %.6g GB of duck memory, the %u ducks have none",
-                         d->total_bytes / gb, d->ducks);
-    if (have < d->total_bytes) {
-        return error_set(err, -ENOMEM,
-                         "the model's experts need %.6g GB of duck memory, the %u ducks have %.6g GB; "
-                         "%.0f ducks of %.6g GB would fit",
-                         d->total_bytes / gb, there, have / gb, ceil(d->total_bytes / largest), largest / gb);
-    }
+                         "the model's experts need %s of duck memory, %s %s; %.0f ducks of %s would fit",
+                         needed.s, ducks, held.s, ceil(d->total_bytes / largest), size_text(largest).s);
     return error_set(
         err, -ENOMEM,
-        "the model's experts need %.6g GB of duck memory, the %u ducks have %.6g GB, which is too close "
-        "to deal out whole slices; a little more memory or one more duck would fit",
-        d->total_bytes / gb, there, have / gb);
+        "the model's experts need %s of duck memory, %s %s, which is too close to deal out whole "
+        "slices; a little more memory or one more duck would fit",
+        needed.s, ducks, held.s);
 }
 
 static int check_ducks(const struct plan_duck *ducks, uint32_t count, struct error *err)

@@ -261,11 +261,12 @@ int forecast_inputs_read(struct forecast_inputs *out, enum forecast_scheme schem
 int forecast_inputs_check(const struct forecast_inputs *in, struct error *err)
 {
     if (in->domains > in->ducks)
-        return error_set(err, -EINVAL, "domains is %g, but there are %g ducks", in->domains, in->ducks);
+        return error_set(err, -EINVAL, "domains is %g, but ducks is %g", in->domains, in->ducks);
     double of_kinds = 0;
     for (unsigned i = 0; i < in->kinds; i++) of_kinds += in->kind[i].ducks;
     if (of_kinds > in->ducks)
-        return error_set(err, -EINVAL, "kinds has %g ducks, but there are %g", of_kinds, in->ducks);
+        return error_set(err, -EINVAL, "kinds has %g duck%s, but ducks is %g", of_kinds,
+                         of_kinds == 1 ? "" : "s", in->ducks);
     if (in->gpu_duck > 0 && in->gpu < 1)
         return error_set(err, -EINVAL, "gpu_duck is 1 and gpu is 0: there is no GPU memory");
     if (in->host_duck > 0 && in->gpu < 1)

@@ -108,8 +108,10 @@ static void format_amount(const struct progress *p, const char *what, const stru
 {
     int decimals = p->scale == 1 ? 0 : 1;
     double done = a->done / p->scale, rate = a->rate / p->scale;
-    if (a->total <= 0) { // nobody knows how much it will be
-        snprintf(text, size, "%s  %.*f %s  %.3g %s/s", what, decimals, done, p->unit, rate, p->unit);
+    char pace[32];
+    snprintf(pace, sizeof pace, rate < 999.5 ? "%.3g" : "%.0f", rate); // no 1.5e+03
+    if (a->total <= 0) {                                               // nobody knows how much it will be
+        snprintf(text, size, "%s  %.*f %s  %s %s/s", what, decimals, done, p->unit, pace, p->unit);
         return;
     }
     char eta[32] = "?";
@@ -119,8 +121,8 @@ static void format_amount(const struct progress *p, const char *what, const stru
     } else if (left >= 0) {
         snprintf(eta, sizeof eta, "%lu:%02lu", s / 60, s % 60);
     }
-    snprintf(text, size, "%s  %.*f / %.*f %s  %.3g %s/s  ETA %s", what, decimals, done, decimals,
-             a->total / p->scale, p->unit, rate, p->unit, eta);
+    snprintf(text, size, "%s  %.*f / %.*f %s  %s %s/s  ETA %s", what, decimals, done, decimals,
+             a->total / p->scale, p->unit, pace, p->unit, eta);
 }
 
 static struct {

@@ -64,6 +64,7 @@ static void each_ailment_is_named(void **state)
     expect(DOCTOR_OK, NULL);
     d->found = false, expect(DOCTOR_MISSING, "does not answer");
     d->boot.failures = 3, d->boot.starts = 2, expect(DOCTOR_ADVICE, "TFTP failed 3 times in 2 starts");
+    d->boot.failures = 1, d->boot.starts = 1, expect(DOCTOR_ADVICE, "TFTP failed 1 time in 1 start through");
     d->sound = false, expect(DOCTOR_MISSING, "computes wrongly");
     d->tested = false, expect(DOCTOR_MISSING, "has not answered the known-answer test");
     d->tested = false, d->hello.holder_session = 7, expect(DOCTOR_OK, NULL);

@@ -313,12 +313,15 @@ static void too_little_memory_says_what_would_fit(void **state)
     assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 3, &err), -ENOMEM);
     char wanted[256];
     snprintf(wanted, sizeof wanted,
-             "need %.6g GB of duck memory, the 3 ducks have %.6g GB; 6 ducks of %.6g GB would fit",
-             (double)total / 1e9, (double)(total / 5 * 3) / 1e9, (double)(total / 5) / 1e9);
+             "need %.5g MB of duck memory, the 3 ducks have %.5g MB; 6 ducks of %.5g MB would fit",
+             (double)total / 1e6, (double)(total / 5 * 3) / 1e6, (double)(total / 5) / 1e6);
     assert_non_null(strstr(err.text, wanted));
+    for (int d = 0; d < 2; d++) ducks[d].memory_bytes = 0;
+    assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 3, &err), -ENOMEM);
+    assert_non_null(strstr(err.text, "MB of duck memory, the duck has "));
     for (int d = 0; d < 3; d++) ducks[d].memory_bytes = 0; // lost: no number of such ducks would fit
     assert_int_equal(plan_make(&p, &c, FP9_FP9, 0, ducks, 3, &err), -ENOMEM);
-    assert_non_null(strstr(err.text, "GB of duck memory, the 3 ducks have none"));
+    assert_non_null(strstr(err.text, "MB of duck memory, the 3 ducks have none"));
     assert_null(strstr(err.text, "would fit"));
 }
 

@@ -19,7 +19,7 @@ duck 0 2 64M
 for i in 1 2; do wait_for "ready: port" "$work/duck0_$i.log"; done
 endless flock --mtp 0
 wait_for "model loaded" "$work/net.log"
-grep "1 of 3 ducks have not answered.*begins without" "$work/net.log" || fail "the missing duck was not named"
+grep "1 of 3 ducks has not answered.*begins without" "$work/net.log" || fail "the missing duck was not named"
 duck 0 3 64M
 pids[2]=${pids[-1]}
 wait_for "takes part again" "$work/net.log"

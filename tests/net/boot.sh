@@ -20,7 +20,7 @@ grep -q "boot: dnsmasq cannot be started: No such file or directory (apt-get ins
 
 duckd "$build/duckd" 2>"$work/net.log" &
 pids+=($!)
-wait_for "boot: 1 ports serve" "$work/net.log"
+wait_for "boot: 1 port serves" "$work/net.log"
 wait_for "." "$work/state/boot/dnsmasq.pid"
 grep -q "inet 10.21.0.1/24" <<<"$(x ip -4 addr show dev duckd0)" || fail "duckd0: $(x ip -4 addr show dev duckd0)"
 first=$(cat "$work/state/boot/dnsmasq.pid")
@@ -33,5 +33,5 @@ another() { # not the old one's file, and whole
 until_true 25 another || fail "dnsmasq is not started again"
 kill -0 "$second" || fail "dnsmasq was started again, and is not there"
 if wait "${pids[0]}"; then fail "duckd has found ducks where there are none"; fi
-grep -q "1 of 1 ducks have not answered" "$work/net.log" || fail "duckd: $(tail -n 2 "$work/net.log")"
+grep -q "1 of 1 ducks has not answered" "$work/net.log" || fail "duckd: $(tail -n 2 "$work/net.log")"
 if kill -0 "$second" 2>/dev/null; then fail "dnsmasq is left running"; fi

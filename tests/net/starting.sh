@@ -45,6 +45,6 @@ begin small
 daemon=$!
 kill_duck "${pids[-2]}"
 if wait "$daemon"; then fail "20 MB held the model"; fi
-grep "^duckd: .*d0-2, 10.21.0.102.* has not answered for .*1 of 3 ducks lost.*GB of duck memory" "$work/net.log" || fail "what was said: $(cat "$work/net.log")"
+grep "^duckd: .*d0-2, 10.21.0.102.* has not answered for .*1 of 3 ducks lost.*MB of duck memory" "$work/net.log" || fail "what was said: $(cat "$work/net.log")"
 [ "$(grep -c "^duckd: " "$work/net.log")" -eq 1 ] || fail "not one line: $(cat "$work/net.log")"
 echo "ok"

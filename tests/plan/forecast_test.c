@@ -217,7 +217,7 @@ static void ducks_may_be_unlike(void **state)
     static const struct {
         const char *kinds, *message;
     } bad[] = {
-        {"[{\"ducks\": 33}]", "kinds has 33 ducks, but there are 32"},
+        {"[{\"ducks\": 33}]", "kinds has 33 ducks, but ducks is 32"},
         {"[{\"duck_gflops\": 33}]", "kinds: a kind needs its number of ducks"},
         {"[{\"ducks\": 1, \"gpu\": 1}]", "kinds: 'gpu' is 1; a kind has numbers: ducks"},
         {"7", "kinds is not an array"},
@@ -402,7 +402,8 @@ static const struct refusal refusals[] = {
     {"acceptance=1.5", "--set: acceptance is 1.5, it can be 0 to 1 (accepted drafts / drafts)"},
     {"duck_link_gbit_s=-1", "--set: duck_link_gbit_s is -1, it can be 0.01 to 800 (link of a duck, Gbit/s)"},
     {"latency_us=nan", "--set: latency_us takes a number, not 'nan'"},
-    {"ducks=2", "domains is 4, but there are 2 ducks"},
+    {"ducks=2", "domains is 4, but ducks is 2"},
+    {"ducks=1", "domains is 4, but ducks is 1"},
     {"prompt_tokens=200000",
      "prompt_tokens 200000 and output_tokens 2037 exceed the model's 163840 positions"},
     {"prompt_tokens=100000 prefill_chunk=1",

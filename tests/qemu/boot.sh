@@ -47,7 +47,7 @@ sed "s,$work/key,$work/other_key,; s/\"find_ms\": 60000/\"find_ms\": 2000/" "$wo
 if timeout 180 "$build/duckd" logits --tokens <(echo '[0,5]') --out "$work/out.f32" --flock "$work/wrong" 2>"$work/wrong.log"; then
     fail "a wrong key was taken"
 fi
-grep -q "1 of 1 ducks have not answered" "$work/wrong.log" || fail "a wrong key: $(cat "$work/wrong.log")"
+grep -q "1 of 1 ducks has not answered" "$work/wrong.log" || fail "a wrong key: $(cat "$work/wrong.log")"
 doctor_says 1 advice "frames with a wrong tag"
 "$build/duckd" flock reboot udp-0 --flock "$work/flock" >"$work/reboot.log" 2>&1 || fail "reboot: $(cat "$work/reboot.log")"
 ended "${pids[0]}" duck-1 # -no-reboot

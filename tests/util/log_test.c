@@ -221,8 +221,12 @@ static void unknown_total_and_hours(void **state)
     progress_begin(&p, "prefill", "tokens", 1000000, 1);
     update(&p, 200, 2ull * SECOND);
     progress_end(&p);
+    progress_begin(&p, "prefill", "tokens", 0, 1);
+    update(&p, 2469, 2ull * SECOND);
+    progress_end(&p);
     assert_string_equal(captured(), "prefill  100 tokens  50 tokens/s\n"
-                                    "prefill  200 / 1000000 tokens  100 tokens/s  ETA 2:46:38\n");
+                                    "prefill  200 / 1000000 tokens  100 tokens/s  ETA 2:46:38\n"
+                                    "prefill  2469 tokens  1234 tokens/s\n");
 }
 
 static void error_text_and_prefix(void **state)

@@ -274,8 +274,8 @@ int net_boot_start(struct net_boot **out, const struct net_config *c, struct err
         free(b);
         return rc;
     }
-    log_notice("boot: %u ports serve %s; dnsmasq says what it does in %s/dnsmasq.log", c->wires,
-               c->boot_image, c->boot_dir);
+    log_notice("boot: %u port%s %s; dnsmasq says what it does in %s/dnsmasq.log", c->wires,
+               c->wires == 1 ? " serves" : "s serve", c->boot_image, c->boot_dir);
     *out = b;
     return 0;
 }

@@ -80,8 +80,9 @@ static int not_found(struct net_flock *f, const struct net_duck *missing, struct
     if (rc) return rc;
     uint32_t count = 0;
     for (uint32_t i = 0; i < f->ducks; i++) count += atomic_load(&f->duck[i].state) == NET_UNKNOWN;
-    return error_set(err, -ENODEV, "%u of %u ducks have not answered within %.1f s, the first is %s", count,
-                     f->ducks, f->config->find_ms / 1e3, net_duck_name(missing).s);
+    return error_set(err, -ENODEV, "%u of %u ducks %s not answered within %.1f s, the first is %s", count,
+                     f->ducks, count == 1 ? "has" : "have", f->config->find_ms / 1e3,
+                     net_duck_name(missing).s);
 }
 
 /* Those who have not answered are lost from the start, if they may be. */
@@ -205,8 +206,9 @@ static int open_session(struct net_transport *n, const struct plan *plan, struct
     if (!reach(f, NET_READY, ms, &missing)) return not_open(f, missing, ms, err);
     net_set_goal(f, NET_RUN);
     f->sessions++;
-    log_detail("flock: %u ducks on %u ports, session %08x, %u bytes a fragment, steps of up to %u tokens",
-               f->live, f->ports, f->session, f->payload, f->block_tokens);
+    log_detail("flock: %u duck%s on %u port%s, session %08x, %u bytes a fragment, steps of up to %u tokens",
+               f->live, f->live == 1 ? "" : "s", f->ports, f->ports == 1 ? "" : "s", f->session, f->payload,
+               f->block_tokens);
     return 0;
 }
 
