@@ -109,6 +109,48 @@ struct tiles {
     }
 };
 
+/* The blocks behind the heads': one writes the rows' latents, one the keys of their indexer. */
+__device__ static inline void write_kv(const shape &s, const latent_args &a, bool latents, uint32_t row0,
+                                       uint32_t live)
+{
+    __shared__ float scratch[33];
+    __shared__ __align__(16) float key[256];
+    const uint32_t position = early_position(a.j);
+    const uint32_t *pages = early_pages(a.j);
+    pdl_wait();
+    pdl_trigger();
+    for (uint32_t r = row0; r < row0 + live; r++)
+        if (latents)
+            kv_latent(s, a, r, kv_row(s, pages, a.layer, position + r), scratch);
+        else
+            index_key(s, a, r, kv_index(s, pages, a.layer, position + r), scratch, key);
+}
+
+/* q of all rows: the sums of the warps that share a strip, and the norm. */
+__device__ static inline void finish_q(uint32_t outputs, uint32_t live, queries_memory &m)
+{
+    for (uint32_t r = threadIdx.x / (STRIPS * 16), o = threadIdx.x % (STRIPS * 16); r < live;
+         r += WARPS * 32 / (STRIPS * 16)) {
+        if (o >= outputs) break;
+        float sum = 0.0f;
+#pragma unroll
+        for (uint32_t j = 0; j < SUBS; j++) sum += m.sums[j][o][r];
+        m.q[r][o] = sum * m.factors[r];
+    }
+}
+
+/* The second part of row r's q, turned; a lane has the angles of its pairs. */
+__device__ static inline void write_rotary(uint32_t pairs, const float *q, const float2 turn[TURNS],
+                                           float *out)
+{
+    const float2 *from = reinterpret_cast<const float2 *>(q);
+#pragma unroll
+    for (uint32_t i = 0; i < TURNS; i++) {
+        const uint32_t p = (threadIdx.x & 31) + i * 32;
+        if (p < pairs) reinterpret_cast<float2 *>(out)[p] = rotate(from[p].x, from[p].y, turn[i]);
+    }
+}
+
 __global__ void __launch_bounds__(WARPS * 32, 1)
     queries_kernel(const __grid_constant__ shape s, const __grid_constant__ queries_args a)
 {
@@ -116,17 +158,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const uint32_t row0 = blockIdx.y * ROWS, live = min(ROWS, a.rows - row0), head = blockIdx.x;
     if (head >= s.heads) {
-        __shared__ float scratch[33];
-        __shared__ __align__(16) float key[256];
-        const uint32_t position = early_position(a.l.j);
-        const uint32_t *pages = early_pages(a.l.j);
-        pdl_wait();
-        pdl_trigger();
-        for (uint32_t r = row0; r < row0 + live; r++)
-            if (head == s.heads)
-                kv_latent(s, a.l, r, kv_row(s, pages, a.l.layer, position + r), scratch);
-            else
-                index_key(s, a.l, r, kv_index(s, pages, a.l.layer, position + r), scratch, key);
+        write_kv(s, a.l, head == s.heads, row0, live);
         return;
     }
     const uint32_t strips = (s.nope + s.rope) / 16, sub = warp % SUBS, width = s.latent + s.rope;
@@ -170,14 +202,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
         m.sums[sub][strip * 16 + g + 8][t] = total[0][1];
     }
     __syncthreads();
-    for (uint32_t r = threadIdx.x / (STRIPS * 16), o = threadIdx.x % (STRIPS * 16); r < live;
-         r += WARPS * 32 / (STRIPS * 16)) {
-        if (o >= strips * 16) break;
-        float sum = 0.0f;
-#pragma unroll
-        for (uint32_t j = 0; j < SUBS; j++) sum += m.sums[j][o][r];
-        m.q[r][o] = sum * m.factors[r];
-    }
+    finish_q(strips * 16, live, m);
     __syncthreads();
     vec first = {};
     first.blocks = 1;
@@ -189,14 +214,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
         vec_store(first, warp, 0, lane, load_block(m.q[warp], NOPE, 0, lane));
     } else if (warp >= ROWS && warp < ROWS + live) {
         const uint32_t r = warp - ROWS;
-        const float2 *pairs = reinterpret_cast<const float2 *>(m.q[r] + NOPE);
-#pragma unroll
-        for (uint32_t i = 0; i < TURNS; i++) {
-            const uint32_t p = lane + i * 32;
-            if (p < s.rope / 2)
-                reinterpret_cast<float2 *>(qa + r * stride + s.latent)[p] =
-                    rotate(pairs[p].x, pairs[p].y, turn[i]);
-        }
+        write_rotary(s.rope / 2, m.q[r] + NOPE, turn, qa + r * stride + s.latent);
     }
     __syncthreads();
 #pragma unroll
