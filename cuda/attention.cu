@@ -24,58 +24,60 @@ template <int DTYPE> __device__ static inline float4 staged(const uint8_t *row, 
     return bf16x4(*reinterpret_cast<const uint2 *>(row + i * 2));
 }
 
-template <int DTYPE, int HEADS>
-__global__ void __launch_bounds__(WARPS * 32)
-    attention_kernel(const __grid_constant__ shape s, const __grid_constant__ attention_args a)
+/* The queries of a block's heads; zero where it has one too many. */
+template <int HEADS>
+__device__ static inline void stage_queries(const shape &s, const float *qa, uint32_t head0, float *q)
 {
-    extern __shared__ __align__(16) uint8_t shared[];
-    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, r = blockIdx.z, split = blockIdx.x;
-    const uint32_t width = s.latent + s.rope, head0 = blockIdx.y * WARPS * HEADS;
-    const uint32_t row_bytes = DTYPE == KV_F32 ? (width + 4) * 4 : (width + 8) * 2;
-    uint8_t *kv = shared;
-    float *q = reinterpret_cast<float *>(shared + TILE * row_bytes);
-    float *p = q + WARPS * HEADS * width; // (heads, TILE)
-    pdl_wait();
-    pdl_trigger();
-    bool listed;
-    const uint32_t n = attended(s, a, a.j->position, r, listed), length = split_length(n),
-                   first = split * length;
-    if (first >= n) return;
-    const uint32_t end = min(n, first + length);
-    const int32_t *list = a.topk + (size_t)r * s.index_topk;
-    const float *qa = a.qa + (size_t)(a.row0 + r) * s.heads * width;
+    const uint32_t width = s.latent + s.rope;
     for (uint32_t i = threadIdx.x * 4; i < WARPS * HEADS * width; i += WARPS * 32 * 4) {
         float4 v = make_float4(0, 0, 0, 0);
         if (head0 + i / width < s.heads)
             v = *reinterpret_cast<const float4 *>(qa + (size_t)head0 * width + i);
         *reinterpret_cast<float4 *>(q + i) = v;
     }
-    float m[HEADS], l[HEADS];
-    float4 acc[HEADS][LATENT_MAX / 128];
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        m[h] = -INFINITY;
-        l[h] = 0.0f;
-#pragma unroll
-        for (uint32_t j = 0; j < LATENT_MAX / 128; j++) acc[h][j] = make_float4(0, 0, 0, 0);
-    }
-    float *pw = p + warp * HEADS * TILE;
-    const float *qw = q + warp * HEADS * width;
-    for (uint32_t base = first; base < end; base += TILE) {
-        const uint32_t tile = min(TILE, end - base);
-        __syncthreads();
-        for (uint32_t i = warp; i < tile; i += WARPS) {
-            const uint32_t position = listed ? (uint32_t)list[base + i] : base + i;
-            const uint8_t *row = kv_row(s, a.j->pages, a.layer, position);
-            for (uint32_t c = lane * 4; c < width; c += 128) {
-                float4 v = kv_load_key<DTYPE>(s, row, c);
-                if (DTYPE == KV_F32)
-                    *reinterpret_cast<float4 *>(kv + i * row_bytes + c * 4) = v;
-                else
-                    *reinterpret_cast<uint2 *>(kv + i * row_bytes + c * 2) = to_bf16x4(v);
-            }
+}
+
+/* Position base + i, or the one that is listed there, to row i of `kv`. */
+template <int DTYPE>
+__device__ static inline void stage_tile(const shape &s, const attention_args &a, bool listed,
+                                         const int32_t *list, uint32_t base, uint32_t tile, uint8_t *kv,
+                                         uint32_t row_bytes)
+{
+    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, width = s.latent + s.rope;
+    for (uint32_t i = warp; i < tile; i += WARPS) {
+        const uint32_t position = listed ? (uint32_t)list[base + i] : base + i;
+        const uint8_t *row = kv_row(s, a.j->pages, a.layer, position);
+        for (uint32_t c = lane * 4; c < width; c += 128) {
+            float4 v = kv_load_key<DTYPE>(s, row, c);
+            if (DTYPE == KV_F32)
+                *reinterpret_cast<float4 *>(kv + i * row_bytes + c * 4) = v;
+            else
+                *reinterpret_cast<uint2 *>(kv + i * row_bytes + c * 2) = to_bf16x4(v);
         }
-        __syncthreads();
+    }
+}
+
+/* What a warp has of its heads: a running softmax over the positions so far. */
+template <int DTYPE, int HEADS> struct running {
+    float m[HEADS], l[HEADS];
+    float4 acc[HEADS][LATENT_MAX / 128]; // 4 values of the latent in every 128, those of this lane
+
+    __device__ inline running()
+    {
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            m[h] = -INFINITY;
+            l[h] = 0.0f;
+#pragma unroll
+            for (uint32_t j = 0; j < LATENT_MAX / 128; j++) acc[h][j] = make_float4(0, 0, 0, 0);
+        }
+    }
+
+    /* A tile's positions, one a lane: their weights go to pw, (HEADS, TILE). */
+    __device__ inline void weigh(const shape &s, const float *qw, const uint8_t *kv, uint32_t row_bytes,
+                                 uint32_t tile, float *pw)
+    {
+        const uint32_t lane = threadIdx.x & 31, width = s.latent + s.rope;
         float dot[HEADS] = {};
         if (lane < tile) {
             const uint8_t *row = kv + lane * row_bytes;
@@ -102,7 +104,13 @@ __global__ void __launch_bounds__(WARPS * 32)
             for (uint32_t j = 0; j < LATENT_MAX / 128; j++)
                 acc[h][j].x *= fade, acc[h][j].y *= fade, acc[h][j].z *= fade, acc[h][j].w *= fade;
         }
-        __syncwarp();
+    }
+
+    /* Adds the tile's latents with those weights. */
+    __device__ inline void add(const shape &s, const uint8_t *kv, uint32_t row_bytes, uint32_t tile,
+                               const float *pw)
+    {
+        const uint32_t lane = threadIdx.x & 31;
         for (uint32_t i = 0; i < tile; i++) {
             float e[HEADS];
 #pragma unroll
@@ -121,6 +129,40 @@ __global__ void __launch_bounds__(WARPS * 32)
                 }
             }
         }
+    }
+};
+
+template <int DTYPE, int HEADS>
+__global__ void __launch_bounds__(WARPS * 32)
+    attention_kernel(const __grid_constant__ shape s, const __grid_constant__ attention_args a)
+{
+    extern __shared__ __align__(16) uint8_t shared[];
+    const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, r = blockIdx.z, split = blockIdx.x;
+    const uint32_t width = s.latent + s.rope, head0 = blockIdx.y * WARPS * HEADS;
+    const uint32_t row_bytes = DTYPE == KV_F32 ? (width + 4) * 4 : (width + 8) * 2;
+    uint8_t *kv = shared;
+    float *q = reinterpret_cast<float *>(shared + TILE * row_bytes);
+    float *p = q + WARPS * HEADS * width; // (heads, TILE)
+    pdl_wait();
+    pdl_trigger();
+    bool listed;
+    const uint32_t n = attended(s, a, a.j->position, r, listed), length = split_length(n),
+                   first = split * length;
+    if (first >= n) return;
+    const uint32_t end = min(n, first + length);
+    const int32_t *list = a.topk + (size_t)r * s.index_topk;
+    stage_queries<HEADS>(s, a.qa + (size_t)(a.row0 + r) * s.heads * width, head0, q);
+    running<DTYPE, HEADS> w;
+    float *pw = p + warp * HEADS * TILE;
+    const float *qw = q + warp * HEADS * width;
+    for (uint32_t base = first; base < end; base += TILE) {
+        const uint32_t tile = min(TILE, end - base);
+        __syncthreads();
+        stage_tile<DTYPE>(s, a, listed, list, base, tile, kv, row_bytes);
+        __syncthreads();
+        w.weigh(s, qw, kv, row_bytes, tile, pw);
+        __syncwarp();
+        w.add(s, kv, row_bytes, tile, pw);
         __syncwarp();
     }
 #pragma unroll
@@ -131,8 +173,8 @@ __global__ void __launch_bounds__(WARPS * 32)
 #pragma unroll
         for (uint32_t j = 0; j < LATENT_MAX / 128; j++)
             if (j * 128 + lane * 4 < s.latent)
-                *reinterpret_cast<float4 *>(a.part + at * s.latent + j * 128 + lane * 4) = acc[h][j];
-        if (lane == 0) reinterpret_cast<float2 *>(a.part_ml)[at] = make_float2(m[h], l[h]);
+                *reinterpret_cast<float4 *>(a.part + at * s.latent + j * 128 + lane * 4) = w.acc[h][j];
+        if (lane == 0) reinterpret_cast<float2 *>(a.part_ml)[at] = make_float2(w.m[h], w.l[h]);
     }
 }
 
