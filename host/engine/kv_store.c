@@ -127,14 +127,6 @@ static void touch(struct kv_store *s, struct file *f)
     utimensat(s->dir, f->name, NULL, 0);
 }
 
-uint64_t kv_store_bytes(struct kv_store *s)
-{
-    pthread_mutex_lock(&s->mutex);
-    uint64_t sum = all_bytes(s);
-    pthread_mutex_unlock(&s->mutex);
-    return sum;
-}
-
 uint32_t kv_store_find(struct kv_store *s, const int32_t *ids, uint32_t count, uint32_t *positions)
 {
     uint32_t most;

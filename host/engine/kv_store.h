@@ -41,6 +41,4 @@ void kv_store_save(struct kv_store *s, const struct sequence *q, bool conversati
 /* A file is being written, or was until just now: a quarter of the time is what writing may take. */
 bool kv_store_rests(struct kv_store *s);
 
-uint64_t kv_store_bytes(struct kv_store *s);
-
 #endif

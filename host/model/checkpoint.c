@@ -39,7 +39,6 @@ struct checkpoint {
     struct tensor *tensors;     // (tensor_count) by (file, offset)
     struct name_entry *by_name; // (tensor_count) by ascending name
     size_t tensor_count;
-    uint64_t bytes;
     char *dir;
 };
 
@@ -155,10 +154,7 @@ static int index_names(struct checkpoint *c, struct error *err)
     if (!c->by_name)
         return error_set(err, -ENOMEM, "%s: no memory for %zu tensors", json_path_tail(c->dir),
                          c->tensor_count);
-    for (size_t i = 0; i < c->tensor_count; i++) {
-        c->by_name[i].tensor = &c->tensors[i];
-        c->bytes += c->tensors[i].bytes;
-    }
+    for (size_t i = 0; i < c->tensor_count; i++) c->by_name[i].tensor = &c->tensors[i];
     if (c->tensor_count) qsort(c->by_name, c->tensor_count, sizeof *c->by_name, compare_names);
     for (size_t i = 1; i < c->tensor_count; i++)
         if (strcmp(c->by_name[i - 1].tensor->name, c->by_name[i].tensor->name) == 0)
@@ -315,10 +311,6 @@ void checkpoint_close(struct checkpoint *c)
     free(c);
 }
 
-uint64_t checkpoint_bytes(const struct checkpoint *c)
-{
-    return c->bytes;
-}
 uint32_t checkpoint_files(const struct checkpoint *c)
 {
     return c->shard_count;

@@ -48,7 +48,6 @@ int checkpoint_of(struct checkpoint **out, const char *name, struct tensor *tens
                   struct error *err);
 void checkpoint_close(struct checkpoint *c);
 
-uint64_t checkpoint_bytes(const struct checkpoint *c); // of all tensors
 uint32_t checkpoint_files(const struct checkpoint *c);
 const char *checkpoint_file(const struct checkpoint *c, uint32_t file); // path
 
