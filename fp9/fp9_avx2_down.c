@@ -18,7 +18,6 @@ enum {
     CHUNK = FP9_DOWN_STRIP,                    // slices of a chunk at least, a power of two
     MOST_VISIT = 20 << 10,                     // bytes of an expert that are read in one go: with those that
                                                // are fetched meanwhile they stay in L1
-    MOST_CHUNK = 64,                           // slices: as many of the widest matrix
     ADDED = 8,                                 // slices that are added up in registers
     DECODE = 3,                                // what decoding weights costs beside one pair's products
     PAGE = 4096,                               // streams in one would hinder each other
@@ -232,7 +231,7 @@ static size_t quads_of_pass(const struct fp9_down *d)
 static size_t slices_of_chunk(const struct fp9_down *d)
 {
     size_t chunk = 1;
-    while (chunk < d->slices && chunk < MOST_CHUNK &&
+    while (chunk < d->slices && chunk < FP9__MOST_CHUNK &&
            (chunk < CHUNK || 2 * chunk * FP9_QUAD * d->tokens <= HOT_CELLS / 2))
         chunk *= 2;
     return chunk;

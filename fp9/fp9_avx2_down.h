@@ -1,5 +1,5 @@
 /* fp9_avx2_down.h: what the nest of the down product (fp9_avx2_down.c) and its kernels tell each other:
- * fp9_avx2_share.c for one pair, or two of e4m3, fp9_avx2_share_direct.c for two to five of fp9,
+ * fp9_avx2_share_direct.c for few pairs of fp9, fp9_avx2_share.c for one or two of e4m3,
  * fp9_avx2_share_many.c for more; fp9_avx512_down.c for all. */
 #ifndef FP9_FP9_AVX2_DOWN_H
 #define FP9_FP9_AVX2_DOWN_H
@@ -9,6 +9,7 @@
 
 enum {
     FP9__PAIR = FP9_DOWN_STRIP * FP9_LANES, // floats from a pair's activations to the next one's
+    FP9__MOST_CHUNK = 64,                   // slices of a chunk: as many of the widest matrix
     FP9__FEW = 8,                           // most pairs whose products are made together by a compiler
     FP9__STREAMS = 4, // parts of what is read next that are fetched side by side: from DRAM one after the
                       // other takes a fifth longer
@@ -149,7 +150,9 @@ int fp9__down_some_rows(const struct fp9_down *d, struct fp9_down_walk *at, size
 
 fp9__share_of_fn fp9__avx2_share_of;
 /* Of fp9, without another pass over the weights. */
-fp9__share_fn fp9__share_2, fp9__share_3, fp9__share_4, fp9__share_5;
+fp9__share_fn fp9__share_1, fp9__share_2, fp9__share_3, fp9__share_4, fp9__share_5;
+/* Of fp9, six to ten pairs: as two of these, if the visit is long. */
+fp9__share_fn fp9__share_groups;
 /* Three pairs or more. */
 fp9__share_fn fp9__share_many;
 

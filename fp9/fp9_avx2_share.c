@@ -1,4 +1,5 @@
-/* fp9_avx2_share.c: what an expert with one or two pairs adds to a visit's sums, with AVX2 + FMA.
+/* fp9_avx2_share.c: what an expert with one or two pairs adds to a visit's sums, of e4m3, with AVX2 + FMA;
+ * and which of the files here has which number of pairs.
  *
  * The four panels of a quad are four chains of products a pair, made of weights on their way out of the
  * registers they were decoded in. */
@@ -6,10 +7,10 @@
 
 enum { FEW = 2 }; // pairs
 
-/* Four inputs of a tile, at `word` in panel 0 and `slot` bytes later in the next one; `signs` as in the dots.
- * Inputs are the outer loop, so that neighbouring instructions belong to different chains. */
-FP9__INLINE void half_tile(enum fp9__way way, const uint8_t *at, size_t slot, __m256i signs[],
-                           const float *const hs[], unsigned pairs, __m256 blk[][FP9_QUAD])
+/* Four inputs of a tile, at `word` in panel 0 and `slot` bytes later in the next one. Inputs are the outer
+ * loop, so that neighbouring instructions belong to different chains. */
+FP9__INLINE void half_tile(enum fp9__way way, const uint8_t *at, size_t slot, const float *const hs[],
+                           unsigned pairs, __m256 blk[][FP9_QUAD])
 {
     __m256i view[FP9_QUAD];
     FP9__UNROLL
@@ -21,11 +22,7 @@ FP9__INLINE void half_tile(enum fp9__way way, const uint8_t *at, size_t slot, __
         for (unsigned q = 0; q < pairs; q++) x[q] = fp9__x(way, hs[q] + k);
         FP9__UNROLL
         for (unsigned p = 0; p < FP9_QUAD; p++) {
-            if (k == 2) {
-                __m256i word = way == FP9__WAY_FP9 ? view[p] : fp9__load(at + p * slot);
-                view[p] = fp9__second_view(way, word, signs[p]);
-                signs[p] = fp9__next_signs(way, signs[p]);
-            }
+            if (k == 2) view[p] = fp9__second_view(way, fp9__load(at + p * slot), _mm256_setzero_si256());
             __m256 w = fp9__weight(way, view[p], k);
             FP9__UNROLL
             for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_fmadd_ps(w, x[q], blk[q][p]);
@@ -34,13 +31,13 @@ FP9__INLINE void half_tile(enum fp9__way way, const uint8_t *at, size_t slot, __
 }
 
 /* One slice. */
-FP9__INLINE void few_tile(enum fp9__way way, const uint8_t *words, size_t slot, __m256i signs[],
-                          const float *hs, const float *hs1, unsigned pairs, __m256 blk[][FP9_QUAD])
+FP9__INLINE void few_tile(enum fp9__way way, const uint8_t *words, size_t slot, const float *hs,
+                          const float *hs1, unsigned pairs, __m256 blk[][FP9_QUAD])
 {
     FP9__UNROLL
     for (unsigned half = 0; half < 2; half++) {
         const float *x[FEW] = {hs + 4 * (size_t)half, hs1 + 4 * (size_t)half};
-        half_tile(way, words + (size_t)FP9__VECTOR * half, slot, signs, x, pairs, blk);
+        half_tile(way, words + (size_t)FP9__VECTOR * half, slot, x, pairs, blk);
     }
 }
 
@@ -53,14 +50,8 @@ FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned p
     const float *hs = n->d->hs + fp9_down_hs(n->d->pairs, h->pair, s), *hs1 = hs + FP9__PAIR;
     struct ahead ahead = fp9__ahead(f, h, s);
     size_t at = 0;
-    __m256i signs[FP9_QUAD];
-    if (fp9__head(f)) fp9__fetch(&ahead, FP9__STRIP_TILES); // what the signs take
-    FP9__UNROLL
-    for (unsigned p = 0; p < FP9_QUAD && f == FP9_FP9; p++)
-        signs[p] = fp9__signs(FP9__WAY_FP9, strip + p * slot, s % FP9__STRIP_TILES);
     for (; s < stop; s++, at += FP9_QUAD, hs += 8, hs1 += 8) {
-        const size_t t = s % FP9__STRIP_TILES;
-        const uint8_t *words = strip + fp9__head(f) + t * FP9__TILE_BYTES;
+        const uint8_t *words = strip + s % FP9__STRIP_TILES * FP9__TILE_BYTES;
         __m256 blk[FEW][FP9_QUAD];
         fp9__fetch(&ahead, 0);
         ahead.at += ahead.line;
@@ -68,9 +59,9 @@ FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned p
         for (unsigned p = 0; p < FP9_QUAD; p++) FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) blk[q][p] = _mm256_setzero_ps();
         if (fp9__way_at(f, h, s) == FP9__WAY_SMALL)
-            few_tile(FP9__WAY_SMALL, words, slot, signs, hs, hs1, pairs, blk);
+            few_tile(FP9__WAY_SMALL, words, slot, hs, hs1, pairs, blk);
         else
-            few_tile(fp9__way_of(f, 0, 0), words, slot, signs, hs, hs1, pairs, blk);
+            few_tile(FP9__WAY_E4M3, words, slot, hs, hs1, pairs, blk);
         __m256 scale = _mm256_broadcast_ss(h->scales + (h->column + 8 * s) / FP9_BLOCK);
         FP9__UNROLL
         for (unsigned q = 0; q < pairs; q++) FP9__UNROLL
@@ -80,22 +71,25 @@ FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned p
 }
 
 /* Functions of their own, so that the compiler gives each all registers. */
-#define SHARE_FUNCTION(F, Q)                                                                                 \
-    static __attribute__((noinline)) void share_##F##_##Q(struct share *h)                                   \
-    {                                                                                                        \
-        do fp9__strips(F, h, Q, few_slices);                                                                 \
-        while (fp9__next_quad(h));                                                                           \
-    }
-SHARE_FUNCTION(FP9_FP9, 1)
-SHARE_FUNCTION(FP9_E4M3, 1)
-SHARE_FUNCTION(FP9_E4M3, 2)
+static __attribute__((noinline)) void share_1(struct share *h)
+{
+    do fp9__strips(FP9_E4M3, h, 1, few_slices);
+    while (fp9__next_quad(h));
+}
+
+static __attribute__((noinline)) void share_2(struct share *h)
+{
+    do fp9__strips(FP9_E4M3, h, 2, few_slices);
+    while (fp9__next_quad(h));
+}
 
 fp9__share_fn *fp9__avx2_share_of(enum fp9_format f, size_t pairs)
 {
     enum { DIRECT = 5 };
-    static fp9__share_fn *const of[DIRECT] = {share_FP9_FP9_1, fp9__share_2, fp9__share_3, fp9__share_4,
+    static fp9__share_fn *const of[DIRECT] = {fp9__share_1, fp9__share_2, fp9__share_3, fp9__share_4,
                                               fp9__share_5};
-    static fp9__share_fn *const of_e4m3[FEW] = {share_FP9_E4M3_1, share_FP9_E4M3_2};
+    static fp9__share_fn *const of_e4m3[FEW] = {share_1, share_2};
     if (f == FP9_E4M3) return pairs <= FEW ? of_e4m3[pairs - 1] : fp9__share_many;
-    return pairs <= DIRECT ? of[pairs - 1] : fp9__share_many;
+    if (pairs <= DIRECT) return of[pairs - 1];
+    return pairs <= 2 * DIRECT ? fp9__share_groups : fp9__share_many;
 }

@@ -1,44 +1,122 @@
-/* fp9_avx2_share_direct.c: what an expert with two to five pairs adds to a visit's sums, of fp9, with AVX2.
+/* fp9_avx2_share_direct.c: what an expert with one to five pairs adds to a visit's sums, of fp9, with AVX2;
+ * six to ten as two such groups.
  *
  * Weights are made on the way to the products: the first two inputs of a word by a load under the mask, the
- * others out of the second view. Its signs move on from word to word; those of the four panels wait in
- * memory, so that sums are gone through in ascending order. */
+ * others out of the second view. Its signs move on from word to word in registers, through all slices of a
+ * strip: with one or two pairs those of four panels, with more those of two panels, twice. A strip is one
+ * loop, as little as possible stands between two of them: what the products of one leave of the core is
+ * needed to begin the next one's. */
 #include "fp9/fp9_avx2_down.h"
 
-/* Products of three to five pairs, written down as they shall run: the compiler would put accumulators into
- * memory. Two panels at a time; pair Q and panel P of two have accumulator 2 Q + P; an activation is in
- * register 10, its weights in 11 and 12, the mask in 15. The first product replaces an accumulator: where +0
- * plus it would be +0 it may be -0, which no sum shows, as none of them is -0. */
+/* Products, written down as they shall run: the compiler would put accumulators into memory. The mask is in
+ * register 15. The first product replaces an accumulator: where +0 plus it would be +0 it may be -0, which no
+ * sum shows, as none of them is -0. */
 
-enum { MOST = 5 }; // pairs whose products are made together
+enum {
+    MOST = 5,        // pairs whose products are made together
+    LONG_VISIT = 16, // slices of all its quads: from there on two groups are faster than decoded weights
+};
 
-/* Weights of word J of the panels of half H at a (`slot` bytes from panel to panel), EARLIER bytes earlier.
- */
+/* Weights of word J of a panel (`slot` bytes from panel to panel), EARLIER bytes earlier, or their second
+ * view. */
 #define WEIGHT(AT, J, EARLIER, W) "vpand 32*" #J "-" #EARLIER "+" AT ", %%ymm15, %%ymm" #W "\n\t"
+#define VIEW(AT, J, SIGNS, V) "vpxor 32*" #J "+" AT ", %%ymm" #SIGNS ", %%ymm" #V "\n\t"
+#define THIRD(V, W) "vpslld $8, %%ymm" #V ", %%ymm" #W "\n\tvpand %%ymm" #W ", %%ymm15, %%ymm" #W "\n\t"
+#define FOURTH(V, W)                                                                                         \
+    "vpshufb %[rotate], %%ymm" #V ", %%ymm" #W "\n\tvpand %%ymm" #W ", %%ymm15, %%ymm" #W "\n\t"
+#define DOUBLE(S) "vpaddd %%ymm" #S ", %%ymm" #S ", %%ymm" #S "\n\t"
 #define PANEL_0 "0(%[a])"
 #define PANEL_1 "0(%[a],%[slot])"
 #define PANEL_2 "0(%[a],%[slot],2)"
 #define PANEL_3 "0(%[a],%[slot3])"
-#define FIRST_0(J, EARLIER) WEIGHT(PANEL_0, J, EARLIER, 11) WEIGHT(PANEL_1, J, EARLIER, 12)
-#define FIRST_1(J, EARLIER) WEIGHT(PANEL_2, J, EARLIER, 11) WEIGHT(PANEL_3, J, EARLIER, 12)
 
-/* Input K of all pairs; x is that of pair 1. */
-#define PAIR(OP, K, Q, A, B)                                                                                 \
-    "vbroadcastss 4*" #K "+128*" #Q "-128(%[x]), %%ymm10\n\t" #OP " %%ymm10, %%ymm11, %%ymm" #A "\n\t" #OP   \
-    " %%ymm10, %%ymm12, %%ymm" #B "\n\t"
+/* Activation K of pair Q; x is that of pair 1. */
+#define ACTIVATION(K, Q, X) "vbroadcastss 4*" #K "+128*" #Q "-128(%[x]), %%ymm" #X "\n\t"
+#define PRODUCT(OP, X, W, A) #OP " %%ymm" #X ", %%ymm" #W ", %%ymm" #A "\n\t"
+
+/* Two panels of pair S's sums, the first or (FROM 64) the last ones. The scale is in register 10. */
+#define SUM(FROM, S, A, B)                                                                                   \
+    "vfmadd213ps " #FROM "(%[" #S "],%[sum]), %%ymm10, %%ymm" #A "\n\t"                                      \
+    "vfmadd213ps 32+" #FROM "(%[" #S "],%[sum]), %%ymm10, %%ymm" #B "\n\t"                                   \
+    "vmovaps %%ymm" #A ", " #FROM "(%[" #S "],%[sum])\n\t"                                                   \
+    "vmovaps %%ymm" #B ", 32+" #FROM "(%[" #S "],%[sum])\n\t"
+
+/* A slice of both words; their inputs in pairs, as a view has them. */
+#define SLICE(WORD, ...)                                                                                     \
+    WORD(0, vmulps, 0, 1, 2, 3, __VA_ARGS__)                                                                 \
+    WORD(1, vfmadd231ps, 4, 5, 6, 7, __VA_ARGS__)                                                            \
+    "vbroadcastss (%[scale]), %%ymm10\n\t"
+
+/* Three to five pairs, two panels at a time: pair Q and panel P of two have accumulator 2 Q + P; an
+ * activation is in register 10, its weights in 11 and 12, signs in 13 and 14. The second view: V0 and V1,
+ * made once or, where registers are short, for each use. */
+#define PAIR(OP, K, Q, A, B) ACTIVATION(K, Q, 10) PRODUCT(OP, 10, 11, A) PRODUCT(OP, 10, 12, B)
 #define INPUT_OF_3(OP, K) PAIR(OP, K, 0, 0, 1) PAIR(OP, K, 1, 2, 3) PAIR(OP, K, 2, 4, 5)
 #define INPUT_OF_4(OP, K) INPUT_OF_3(OP, K) PAIR(OP, K, 3, 6, 7)
 #define INPUT_OF_5(OP, K) INPUT_OF_4(OP, K) PAIR(OP, K, 4, 8, 9)
+#define SUMS_OF_3 SUM(0, s0, 0, 1) SUM(0, s1, 2, 3) SUM(0, s2, 4, 5)
+#define SUMS_OF_4 SUMS_OF_3 SUM(0, s3, 6, 7)
+#define SUMS_OF_5 SUMS_OF_4 SUM(0, s4, 8, 9)
+#define WEIGHTS(J, EARLIER) WEIGHT(PANEL_0, J, EARLIER, 11) WEIGHT(PANEL_1, J, EARLIER, 12)
+#define VIEWS(J, V0, V1) VIEW(PANEL_0, J, 13, V0) VIEW(PANEL_1, J, 14, V1)
+#define THIRDS(V0, V1) THIRD(V0, 11) THIRD(V1, 12)
+#define FOURTHS(V0, V1) FOURTH(V0, 11) FOURTH(V1, 12) DOUBLE(13) DOUBLE(14)
+#define WORD_ONCE(J, OP, K0, K1, K2, K3, INPUT)                                                              \
+    WEIGHTS(J, 0)                                                                                            \
+    INPUT(OP, K0)                                                                                            \
+    WEIGHTS(J, 2) INPUT(vfmadd231ps, K1) VIEWS(J, 8, 9) THIRDS(8, 9) INPUT(vfmadd231ps, K2) FOURTHS(8, 9)    \
+        INPUT(vfmadd231ps, K3)
+#define WORD_TWICE(J, OP, K0, K1, K2, K3, INPUT)                                                             \
+    WEIGHTS(J, 0)                                                                                            \
+    INPUT(OP, K0)                                                                                            \
+    WEIGHTS(J, 2) INPUT(vfmadd231ps, K1) VIEWS(J, 11, 12) THIRDS(11, 12) INPUT(vfmadd231ps, K2)              \
+        VIEWS(J, 11, 12) FOURTHS(11, 12) INPUT(vfmadd231ps, K3)
 
-/* The scale is in register 10. */
-#define SUM(H, S, A, B)                                                                                      \
-    "vfmadd213ps 64*" #H "(%[" #S "],%[sum]), %%ymm10, %%ymm" #A "\n\t"                                      \
-    "vfmadd213ps 64*" #H "+32(%[" #S "],%[sum]), %%ymm10, %%ymm" #B "\n\t"                                   \
-    "vmovaps %%ymm" #A ", 64*" #H "(%[" #S "],%[sum])\n\t"                                                   \
-    "vmovaps %%ymm" #B ", 64*" #H "+32(%[" #S "],%[sum])\n\t"
-#define SUMS_OF_3(H) SUM(H, s0, 0, 1) SUM(H, s1, 2, 3) SUM(H, s2, 4, 5)
-#define SUMS_OF_4(H) SUMS_OF_3(H) SUM(H, s3, 6, 7)
-#define SUMS_OF_5(H) SUMS_OF_4(H) SUM(H, s4, 8, 9)
+/* All four panels: FOUR(PANEL, ..) is PANEL(its place, its signs, A, B, ..) of each, A its accumulator and B,
+ * 4 more, that of another pair or its second view. */
+#define FOUR(PANEL, ...)                                                                                     \
+    PANEL(PANEL_0, 11, 0, 4, __VA_ARGS__)                                                                    \
+    PANEL(PANEL_1, 12, 1, 5, __VA_ARGS__)                                                                    \
+    PANEL(PANEL_2, 13, 2, 6, __VA_ARGS__)                                                                    \
+    PANEL(PANEL_3, 14, 3, 7, __VA_ARGS__)
+
+/* Two pairs: activations are in registers 8 and 9, a weight in 10. */
+#define BOTH(K) ACTIVATION(K, 0, 8) ACTIVATION(K, 1, 9)
+#define PRODUCTS(OP, A, B) PRODUCT(OP, 8, 10, A) PRODUCT(OP, 9, 10, B)
+#define EITHER_OF_2(AT, S, A, B, J, EARLIER, OP) WEIGHT(AT, J, EARLIER, 10) PRODUCTS(OP, A, B)
+#define THIRD_OF_2(AT, S, A, B, J) VIEW(AT, J, S, 10) THIRD(10, 10) PRODUCTS(vfmadd231ps, A, B)
+#define FOURTH_OF_2(AT, S, A, B, J) VIEW(AT, J, S, 10) FOURTH(10, 10) PRODUCTS(vfmadd231ps, A, B) DOUBLE(S)
+#define WORD_OF_2(J, OP, K0, K1, K2, K3, ...)                                                                \
+    BOTH(K0)                                                                                                 \
+    FOUR(EITHER_OF_2, J, 0, OP)                                                                              \
+    BOTH(K1) FOUR(EITHER_OF_2, J, 2, vfmadd231ps) BOTH(K2) FOUR(THIRD_OF_2, J) BOTH(K3) FOUR(FOURTH_OF_2, J)
+#define SUMS_OF_2 SUM(0, s0, 0, 1) SUM(64, s0, 2, 3) SUM(0, s1, 4, 5) SUM(64, s1, 6, 7)
+
+/* One pair: its activation is in register 8, a weight in 10, second views in 4 to 7. */
+#define EITHER_OF_1(AT, S, A, V, J, EARLIER, OP) WEIGHT(AT, J, EARLIER, 10) PRODUCT(OP, 8, 10, A)
+#define THIRD_OF_1(AT, S, A, V, J) VIEW(AT, J, S, V) THIRD(V, 10) PRODUCT(vfmadd231ps, 8, 10, A)
+#define FOURTH_OF_1(AT, S, A, V, J) FOURTH(V, 10) PRODUCT(vfmadd231ps, 8, 10, A) DOUBLE(S)
+#define WORD_OF_1(J, OP, K0, K1, K2, K3, ...)                                                                \
+    ACTIVATION(K0, 0, 8)                                                                                     \
+    FOUR(EITHER_OF_1, J, 0, OP)                                                                              \
+    ACTIVATION(K1, 0, 8) FOUR(EITHER_OF_1, J, 2, vfmadd231ps) ACTIVATION(K2, 0, 8) FOUR(THIRD_OF_1, J)       \
+        ACTIVATION(K3, 0, 8) FOUR(FOURTH_OF_1, J)
+#define SUMS_OF_1 SUM(0, s0, 0, 1) SUM(64, s0, 2, 3)
+
+/* Signs as the first slice wants them, and lines that are fetched with each slice. */
+#define SIGNS(AT, S) "vmovdqa " AT ", %%ymm" #S "\n\tvpslld %%xmm0, %%ymm" #S ", %%ymm" #S "\n\t"
+#define SIGNS_OF_2 SIGNS(PANEL_0, 13) SIGNS(PANEL_1, 14)
+#define SIGNS_OF_4 SIGNS(PANEL_0, 11) SIGNS(PANEL_1, 12) SIGNS(PANEL_2, 13) SIGNS(PANEL_3, 14)
+#define FETCH_2 "prefetcht1 (%[at])\n\tprefetcht1 (%[at],%[stream])\n\t"
+#define FETCH_4 FETCH_2 "prefetcht1 (%[at],%[stream],2)\n\tprefetcht1 (%[at],%[stream3])\n\t"
+
+static const struct {
+    uint32_t mask[FP9_LANES];
+    uint8_t rotate[FP9__VECTOR];
+} constant __attribute__((aligned(32))) = {
+    {0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000},
+    {1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12,
+     1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12}};
 
 /* Where the sums of a group of pairs begin; absent pairs have the first one's. */
 struct sums {
@@ -52,127 +130,126 @@ FP9__INLINE struct sums sums_of(const struct nest *n, const uint32_t *token, uns
         s.of[q] = (const char *)(n->sums + (token[q < pairs ? q : 0] - n->token) * n->step);
     return s;
 }
-#define SUMS_OPERANDS(S)                                                                                     \
-    [s0] "r"((S).of[0]), [s1] "r"((S).of[1]), [s2] "r"((S).of[2]), [s3] "r"((S).of[3]), [s4] "r"((S).of[4])
-#define PRODUCT_REGISTERS                                                                                    \
-    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",        \
-        "xmm12", "xmm13", "xmm14", "xmm15"
 
-/* The second view: V0 and V1, made once or, where registers are short, for each use. */
-#define VIEWS_0(J, V0, V1) VIEW(PANEL_0, J, 13, V0) VIEW(PANEL_1, J, 14, V1)
-#define VIEWS_1(J, V0, V1) VIEW(PANEL_2, J, 13, V0) VIEW(PANEL_3, J, 14, V1)
-#define VIEW(AT, J, SIGNS, V) "vpxor 32*" #J "+" AT ", %%ymm" #SIGNS ", %%ymm" #V "\n\t"
-#define MASK "vpand %%ymm11, %%ymm15, %%ymm11\n\tvpand %%ymm12, %%ymm15, %%ymm12\n\t"
-#define THIRD(V0, V1) "vpslld $8, %%ymm" #V0 ", %%ymm11\n\tvpslld $8, %%ymm" #V1 ", %%ymm12\n\t" MASK
-#define FOURTH(V0, V1)                                                                                       \
-    "vpshufb %[rotate], %%ymm" #V0 ", %%ymm11\n\tvpshufb %[rotate], %%ymm" #V1 ", %%ymm12\n\t" MASK          \
-    "vpaddd %%ymm13, %%ymm13, %%ymm13\n\tvpaddd %%ymm14, %%ymm14, %%ymm14\n\t"
+/* Where a group of pairs stands. */
+struct place {
+    const uint8_t *a;   // its panels' strip, then words
+    const float *x;     // activations of pair 1
+    const float *scale; // of the slice
+    const uint8_t *at;  // what is fetched
+    size_t sum;         // bytes from where the pairs' sums begin
+};
 
-#define WORD_ONCE(H, INPUT, J, OP, K0, K1, K2, K3)                                                           \
-    FIRST_##H(J, 0) INPUT(OP, K0) FIRST_##H(J, 2) INPUT(vfmadd231ps, K1) VIEWS_##H(J, 8, 9) THIRD(8, 9)      \
-        INPUT(vfmadd231ps, K2) FOURTH(8, 9) INPUT(vfmadd231ps, K3)
-#define WORD_TWICE(H, INPUT, J, OP, K0, K1, K2, K3)                                                          \
-    FIRST_##H(J, 0) INPUT(OP, K0) FIRST_##H(J, 2) INPUT(vfmadd231ps, K1) VIEWS_##H(J, 11, 12) THIRD(11, 12)  \
-        INPUT(vfmadd231ps, K2) VIEWS_##H(J, 11, 12) FOURTH(11, 12) INPUT(vfmadd231ps, K3)
-#define HALF(H, WORD, INPUT, SUMS)                                                                           \
-    "vmovdqa 64*" #H "(%[b]), %%ymm13\n\tvmovdqa 64*" #H                                                     \
-    "+32(%[b]), %%ymm14\n\t" WORD(H, INPUT, 0, vmulps, 0, 1, 2, 3)                                           \
-        WORD(H, INPUT, 1, vfmadd231ps, 4, 5, 6, 7) "vmovdqa %%ymm13, 64*" #H                                 \
-                                                   "(%[b])\n\tvmovdqa %%ymm14, 64*" #H "+32(%[b])\n\t"       \
-                                                   "vbroadcastss %[scale], %%ymm10\n\t" SUMS(H)
-#define SLICE(WORD, INPUT, SUMS)                                                                             \
-    "vmovdqa %[mask], %%ymm15\n\t" HALF(0, WORD, INPUT, SUMS) HALF(1, WORD, INPUT, SUMS)
+/* Goes through slices of a strip, whose panels lie `slot` bytes apart: from its t-th one on, up to where
+ * scales end. With three pairs and more two panels of it. */
+FP9__INLINE void slices(const struct share *h, const struct sums *s, unsigned pairs, size_t slot, size_t t,
+                        const float *end, struct place *place)
+{
+    struct place p = *place;
+    const size_t stream = h->stream, line = h->line, words = fp9__head(FP9_FP9) + t * FP9__TILE_BYTES;
+    const size_t slot3 = pairs > 2 ? slot : 3 * slot, stream3 = pairs > 2 ? stream : 3 * stream;
+    const uint32_t shift = 2 * (uint32_t)t;
+#define RUN(SIGNS, FETCH, ...)                                                                               \
+    __asm__ volatile(                                                                                        \
+        "vmovdqa %[mask], %%ymm15\n\tvmovd %[shift], %%xmm0\n\t" SIGNS "add %[words], %[a]\n\t"              \
+        ".p2align 5\n1:\n\t" FETCH __VA_ARGS__ "add $64, %[a]\n\tadd $32, %[x]\n\tadd $128, %[sum]\n\t"      \
+        "add %[line], %[at]\n\tadd $4, %[scale]\n\tcmp %[end], %[scale]\n\tjne 1b\n\t"                       \
+        : [x] "+r"(p.x), [a] "+r"(p.a), [sum] "+r"(p.sum), [scale] "+r"(p.scale), [at] "+r"(p.at)            \
+        : [slot] "r"(slot), [slot3] "r"(slot3), [stream] "r"(stream), [stream3] "r"(stream3),                \
+          [words] "rm"(words), [line] "rm"(line), [end] "rm"(end), [shift] "rm"(shift),                      \
+          [mask] "m"(constant.mask), [rotate] "m"(constant.rotate), [s0] "r"(s->of[0]), [s1] "r"(s->of[1]),  \
+          [s2] "r"(s->of[2]), [s3] "r"(s->of[3]), [s4] "r"(s->of[4])                                         \
+        : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",    \
+          "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
+    if (pairs == 1)
+        RUN(SIGNS_OF_4, FETCH_4, SLICE(WORD_OF_1, ) SUMS_OF_1);
+    else if (pairs == 2)
+        RUN(SIGNS_OF_4, FETCH_4, SLICE(WORD_OF_2, ) SUMS_OF_2);
+    else if (pairs == 3)
+        RUN(SIGNS_OF_2, FETCH_2, SLICE(WORD_ONCE, INPUT_OF_3) SUMS_OF_3);
+    else if (pairs == 4)
+        RUN(SIGNS_OF_2, FETCH_2, SLICE(WORD_ONCE, INPUT_OF_4) SUMS_OF_4);
+    else
+        RUN(SIGNS_OF_2, FETCH_2, SLICE(WORD_TWICE, INPUT_OF_5) SUMS_OF_5);
+    *place = p;
+}
 
-/* Two pairs with all four panels: pair Q and panel P have accumulator 4 Q + P, activations are in registers 8
- * and 9, a weight in 10, signs in 11 to 14. */
-#define FOUR(PANEL, ...)                                                                                     \
-    PANEL(PANEL_0, 11, 0, 4, __VA_ARGS__)                                                                    \
-    PANEL(PANEL_1, 12, 1, 5, __VA_ARGS__)                                                                    \
-    PANEL(PANEL_2, 13, 2, 6, __VA_ARGS__)                                                                    \
-    PANEL(PANEL_3, 14, 3, 7, __VA_ARGS__)
-#define ACTIVATIONS(K) "vbroadcastss 4*" #K "-128(%[x]), %%ymm8\n\tvbroadcastss 4*" #K "(%[x]), %%ymm9\n\t"
-#define PRODUCT(OP, A, B) #OP " %%ymm8, %%ymm10, %%ymm" #A "\n\t" #OP " %%ymm9, %%ymm10, %%ymm" #B "\n\t"
-#define EITHER(AT, S, A, B, J, EARLIER, OP) WEIGHT(AT, J, EARLIER, 10) PRODUCT(OP, A, B)
-#define THIRD_OF_4(AT, S, A, B, J)                                                                           \
-    VIEW(AT, J, S, 10)                                                                                       \
-    "vpslld $8, %%ymm10, %%ymm10\n\tvpand %%ymm10, %%ymm15, %%ymm10\n\t" PRODUCT(vfmadd231ps, A, B)
-#define FOURTH_OF_4(AT, S, A, B, J)                                                                          \
-    VIEW(AT, J, S, 10)                                                                                       \
-    "vpshufb %[rotate], %%ymm10, %%ymm10\n\tvpand %%ymm10, %%ymm15, %%ymm10\n\t" PRODUCT(                    \
-        vfmadd231ps, A, B) "vpaddd %%ymm" #S ", %%ymm" #S ", %%ymm" #S "\n\t"
-#define WORD_OF_4(J, OP, K0, K1, K2, K3)                                                                     \
-    ACTIVATIONS(K0)                                                                                          \
-    FOUR(EITHER, J, 0, OP)                                                                                   \
-    ACTIVATIONS(K1)                                                                                          \
-    FOUR(EITHER, J, 2, vfmadd231ps) ACTIVATIONS(K2) FOUR(THIRD_OF_4, J) ACTIVATIONS(K3) FOUR(FOURTH_OF_4, J)
-#define SLICE_OF_4                                                                                           \
-    "vmovdqa %[mask], %%ymm15\n\t"                                                                           \
-    "vmovdqa (%[b]), %%ymm11\n\tvmovdqa 32(%[b]), %%ymm12\n\t"                                               \
-    "vmovdqa 64(%[b]), %%ymm13\n\tvmovdqa 96(%[b]), %%ymm14\n\t" WORD_OF_4(0, vmulps, 0, 1, 2, 3)            \
-        WORD_OF_4(1, vfmadd231ps, 4, 5, 6, 7) "vmovdqa %%ymm11, (%[b])\n\tvmovdqa %%ymm12, 32(%[b])\n\t"     \
-                                              "vmovdqa %%ymm13, 64(%[b])\n\tvmovdqa %%ymm14, 96(%[b])\n\t"   \
-                                              "vbroadcastss %[scale], %%ymm10\n\t" SUM(0, s0, 0, 1)          \
-                                                  SUM(1, s0, 2, 3) SUM(0, s1, 4, 5) SUM(1, s1, 6, 7)
+/* The same with all its panels. */
+FP9__INLINE void panels(const struct share *h, const struct sums *s, unsigned pairs, size_t slot, size_t t,
+                        const float *end, struct place *p)
+{
+    if (pairs > 2) {
+        struct place first = *p;
+        slices(h, s, pairs, slot, t, end, &first);
+        p->a += 2 * slot;
+        p->at += 2 * h->stream;
+        p->sum += FP9_QUAD * sizeof(__m256) / 2;
+    }
+    slices(h, s, pairs, slot, t, end, p);
+    if (pairs > 2) {
+        p->at -= 2 * h->stream;
+        p->sum -= FP9_QUAD * sizeof(__m256) / 2;
+    }
+}
 
-static const struct {
-    uint32_t mask[FP9_LANES];
-    uint8_t rotate[FP9__VECTOR];
-} constant __attribute__((aligned(32))) = {
-    {0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000, 0x8ff00000},
-    {1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12,
-     1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12}};
-
-/* Slices [first, end), of one strip. */
-FP9__INLINE void slices(const struct share *h, const struct sums *s, unsigned pairs, size_t first, size_t end)
+/* The quad it stands at: all strips. `scales` of its slices, `x` the first one's activations. */
+FP9__INLINE void quad(const struct share *h, const struct sums *s, unsigned pairs, const float *scales,
+                      const float *x)
 {
     const struct nest *n = h->nest;
-    const size_t strip = first / FP9__STRIP_TILES, t = first % FP9__STRIP_TILES;
-    const size_t slot = fp9__slot(FP9_FP9, n, strip);
-    const size_t slot3 = 3 * slot, each = FP9_QUAD * sizeof(__m256);
-    const uint8_t *at = h->quad + strip * fp9__quad_strip(FP9_FP9);
-    const uint8_t *a = at + fp9__head(FP9_FP9) + t * FP9__TILE_BYTES;
-    const float *x = n->d->hs + fp9_down_hs(n->d->pairs, h->pair + 1, first);
-    struct ahead ahead = fp9__ahead(FP9_FP9, h, first);
-    size_t sum = (h->index * n->chunk + first - h->first) * each;
-    __m256i signs[FP9_QUAD];
-    FP9__UNROLL
-    for (unsigned p = 0; p < FP9_QUAD; p++) signs[p] = fp9__signs(FP9__WAY_FP9, at + p * slot, t);
-    fp9__fetch(&ahead, FP9__STRIP_TILES);
-    for (size_t i = first; i < end; i++, x += 8, a += FP9__TILE_BYTES, sum += each, ahead.at += ahead.line) {
-        const float *scale = h->scales + (h->column + 8 * i) / FP9_BLOCK;
-        fp9__fetch(&ahead, 0);
-#define RUN(...)                                                                                             \
-    __asm__ volatile(                                                                                        \
-        __VA_ARGS__                                                                                          \
-        :                                                                                                    \
-        : [x] "r"(x), [a] "r"(a), [slot] "r"(slot), [slot3] "r"(slot3), [b] "r"(signs), [sum] "r"(sum),      \
-          [scale] "m"(*scale), [mask] "m"(constant.mask), [rotate] "m"(constant.rotate), SUMS_OPERANDS(*s)   \
-        : "memory", PRODUCT_REGISTERS)
-        if (pairs == 2)
-            RUN(SLICE_OF_4);
-        else if (pairs == 3)
-            RUN(SLICE(WORD_ONCE, INPUT_OF_3, SUMS_OF_3));
-        else if (pairs == 4)
-            RUN(SLICE(WORD_ONCE, INPUT_OF_4, SUMS_OF_4));
-        else
-            RUN(SLICE(WORD_TWICE, INPUT_OF_5, SUMS_OF_5));
+    const float *const last = scales + h->count;
+    const uint8_t *at = h->quad + h->from;
+    size_t strip = h->first / FP9__STRIP_TILES, t = h->first % FP9__STRIP_TILES;
+    struct place p = {.x = x,
+                      .scale = scales,
+                      .at = h->ahead + t * h->line,
+                      .sum = h->index * n->chunk * FP9_QUAD * sizeof(__m256)};
+    for (; p.scale < last; strip++, t = 0, at += fp9__quad_strip(FP9_FP9)) {
+        const size_t slot = fp9__slot(FP9_FP9, n, strip), left = (size_t)(last - p.scale);
+        const float *end = left < FP9__STRIP_TILES - t ? last : p.scale + FP9__STRIP_TILES - t;
+        fp9__fetch(&(struct ahead){p.at, h->line, h->stream}, FP9__STRIP_TILES); // what the signs take
+        p.a = at;
+        panels(h, s, pairs, slot, t, end, &p);
+        p.x += (n->d->pairs - 1) * FP9__PAIR;
+        p.at += fp9__head(FP9_FP9) * h->line / FP9__TILE_BYTES;
     }
+}
+
+/* All quads. */
+FP9__INLINE void share(struct share *h, unsigned pairs)
+{
+    const struct fp9_down *d = h->nest->d;
+    const struct sums sums = sums_of(h->nest, d->token + h->pair, pairs);
+    const float *x = d->hs + fp9_down_hs(d->pairs, h->pair + 1, h->first), *row = NULL;
+    float scales[FP9__MOST_CHUNK];
+    do {
+        for (size_t i = 0; i < h->count && row != h->scales; i++)
+            scales[i] = h->scales[(h->column + 8 * (h->first + i)) / FP9_BLOCK];
+        row = h->scales;
+        quad(h, &sums, pairs, scales, x);
+    } while (fp9__next_quad(h));
 }
 
 #define SHARE_FUNCTION(Q)                                                                                    \
     void fp9__share_##Q(struct share *h)                                                                     \
     {                                                                                                        \
-        const size_t end = h->first + h->count;                                                              \
-        const struct sums sums = sums_of(h->nest, h->nest->d->token + h->pair, Q);                           \
-        do                                                                                                   \
-            for (size_t s = h->first, stop; s < end; s = stop) {                                             \
-                size_t next = s - s % FP9__STRIP_TILES + FP9__STRIP_TILES;                                   \
-                stop = next < end ? next : end;                                                              \
-                slices(h, &sums, Q, s, stop);                                                                \
-            }                                                                                                \
-        while (fp9__next_quad(h));                                                                           \
+        share(h, Q);                                                                                         \
     }
+SHARE_FUNCTION(1)
 SHARE_FUNCTION(2)
 SHARE_FUNCTION(3)
 SHARE_FUNCTION(4)
 SHARE_FUNCTION(5)
+
+void fp9__share_groups(struct share *h)
+{
+    if (h->nest->quads * h->count < LONG_VISIT) {
+        fp9__share_many(h);
+        return;
+    }
+    struct share half = *h; // each goes through all quads
+    half.end = h->pair + (h->end - h->pair) / 2;
+    h->pair = half.end;
+    fp9__avx2_share_of(FP9_FP9, half.end - half.pair)(&half);
+    fp9__avx2_share_of(FP9_FP9, h->end - h->pair)(h);
+}
