@@ -19,6 +19,7 @@ enum {
     MOST_VISIT = 20 << 10,                     // bytes of an expert that are read in one go: with those that
                                                // are fetched meanwhile they stay in L1
     ADDED = 8,                                 // slices that are added up in registers
+    LATER = 4,                                 // tokens from an output that is stored to one that is fetched
     DECODE = 3,                                // what decoding weights costs beside one pair's products
     PAGE = 4096,                               // streams in one would hinder each other
 };
@@ -136,13 +137,16 @@ static void zero(__m256 *to, size_t n)
     for (size_t i = 0; i < n; i++) to[i] = _mm256_setzero_ps();
 }
 
-/* Row i of the cells: (tokens, quads). */
-static void store_subtree(const struct nest *n, size_t subtree, size_t i, const __m256 *sum)
+/* Of a quad of the pass and one of its tokens. Tokens' outputs are far from each other, often at a multiple
+ * of a page: each is fetched while those before it are made. */
+static void store_subtree(const struct nest *n, size_t subtree, size_t token, size_t quad, const __m256 *sum)
 {
-    size_t quad = i % n->quads, token = n->token + i / n->quads;
-    float *out =
-        n->d->out + subtree * n->d->out_subtree + token * n->d->out_token + 8 * (n->panel + FP9_QUAD * quad);
+    float *out = n->d->out + subtree * n->d->out_subtree + (n->token + token) * n->d->out_token +
+                 8 * (n->panel + FP9_QUAD * quad);
     size_t left = n->stored - FP9_QUAD * quad, panels = left < FP9_QUAD ? left : FP9_QUAD;
+    const char *then = (const char *)(out + (token + LATER < n->tokens ? LATER * n->d->out_token : 0));
+    _mm_prefetch(then, _MM_HINT_T0);
+    _mm_prefetch(then + FP9__TILE_BYTES, _MM_HINT_T0);
     for (size_t p = 0; p < panels; p++) _mm256_storeu_ps(out + 8 * p, sum[p]);
 }
 
@@ -156,14 +160,15 @@ static void add_nodes(const struct nest *n, struct fp9_down_walk *w, size_t firs
         unsigned top = fp9_subtree_level(d->first_slice + w->begin, d->slices - w->begin), base = top, up = 0;
         while ((size_t)1 << base > n->chunk) base--;
         for (size_t index = (first + s - w->begin) >> base; index & 1; index >>= 1) up++;
-        for (size_t i = 0; i < cells; i++) {
+        size_t token = 0, quad = 0;
+        for (size_t i = 0; i < cells; i++, quad++) {
+            if (quad == n->quads) token++, quad = 0;
             __m256 node[FP9_QUAD];
-            size_t at = i / n->quads * n->step + (i % n->quads * n->chunk + s) * FP9_QUAD;
-            add_subtree(n->sums + at, base, node);
+            add_subtree(n->sums + token * n->step + (quad * n->chunk + s) * FP9_QUAD, base, node);
             for (unsigned level = 0; level < up; level++)
                 add(node, n->waiting + FP9_QUAD * (level * cells + i), node);
             if (base + up == top)
-                store_subtree(n, w->subtree, i, node);
+                store_subtree(n, w->subtree, token, quad, node);
             else
                 for (size_t p = 0; p < FP9_QUAD; p++) n->waiting[FP9_QUAD * (up * cells + i) + p] = node[p];
         }
