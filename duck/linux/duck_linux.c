@@ -176,9 +176,10 @@ static int take_option(struct arguments *a, int option, const char *value)
     case 'K':
         a->kernels = value;
         return 0;
+    case ':':
+        return wrong("this option needs a value", value);
     default:
-        fputs("try: duck-linux --help\n", stderr);
-        return 2;
+        return wrong("unknown option", value);
     }
 }
 
@@ -192,12 +193,12 @@ static int parse_arguments(struct arguments *a, int argc, char **argv)
         {"help", 0, NULL, 'h'},   {NULL, 0, NULL, 0}};
     *a = (struct arguments){.port = WIRE_DUCK_PORT, .cores = 1, .spin_us = 50};
     gethostname(a->name, sizeof a->name - 1);
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) { // ':': it says nothing
         if (option == 'h') {
             fputs(help, stdout);
             exit(0);
         }
-        int rc = take_option(a, option, optarg);
+        int rc = take_option(a, option, strchr(":?", option) ? argv[optind - 1] : optarg);
         if (rc) return rc;
     }
     if (optind < argc) return wrong("unexpected argument", argv[optind]);

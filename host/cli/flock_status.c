@@ -169,7 +169,8 @@ int flock_status(const struct options *o, const struct flock_spec *spec, const b
     for (uint32_t i = 0; i < count; i++) missing += !status[i].found;
     rc = output_finish(err);
     if (!rc && missing)
-        rc = error_set(err, -ENODEV, "%" PRIu32 " of %" PRIu32 " ducks do not answer", missing, count);
+        rc = error_set(err, -ENODEV, "%" PRIu32 " of %" PRIu32 " ducks %s not answer", missing, count,
+                       missing == 1 ? "does" : "do");
     free(status);
     return rc;
 }

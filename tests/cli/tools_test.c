@@ -32,6 +32,10 @@ static const struct refusal refusals[] = {
     {"bench-net --flock f --result fp8", "--result can be f32 or bf16, not 'fp8'"},
     {"bench-net --flock f --compare 3 --steps 10", "--compare needs --steps 256 or more, not 10"},
     {"bench-net --flock nowhere", "flock 'nowhere' is neither local, local:N nor a file"},
+    {"duck-linux --udp", "duck-linux: this option needs a value: '--udp' (try: duck-linux --help)"},
+    {"duck-linux --nope", "duck-linux: unknown option: '--nope' (try: duck-linux --help)"},
+    {"duck-linux --udp 127.0.0.1 stray", "duck-linux: unexpected argument: 'stray' (try: duck-linux --help)"},
+    {"duck-linux --udp 127.0.0.1", "duck-linux: --key FILE is missing (try: duck-linux --help)"},
 #ifdef HAS_BENCH_GPU
     {"bench-gpu stray", "bench-gpu: there is no use for 'stray' (try: bench-gpu --help)"},
     {"bench-gpu --chunk 0", "--chunk is 0, it can be 1 to 65536"},

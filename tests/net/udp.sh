@@ -94,5 +94,5 @@ if timeout 60 "$build/duckd" flock status --json --flock "$work/flock" >"$work/s
     fail "a dead duck counts as present"
 fi
 [ "$(grep -c '"found": true.*"steps": [1-9]' "$work/status.json")" -eq 2 ] || fail "status: $(cat "$work/status.json")"
-grep -q "1 of 3 ducks do not answer" "$work/status.log" || fail "status: $(cat "$work/status.log")"
+grep -q "1 of 3 ducks does not answer" "$work/status.log" || fail "status: $(cat "$work/status.log")"
 echo "ok"
