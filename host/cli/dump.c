@@ -183,7 +183,7 @@ static int map_file(struct dump *d, struct error *err)
     int fd = fileno(d->file.stream);
     int code = posix_fallocate(fd, 0, (off_t)bytes); // a full disk is noticed now and not by a signal later
     if (code) {
-        return error_set(err, -code, "%s: no room for %" PRIu64 " MB: %s", d->file.path, bytes / 1000000,
+        return error_set(err, -code, "%s: no room for %.1f MB: %s", d->file.path, (double)bytes * 1e-6,
                          strerror(code));
     }
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

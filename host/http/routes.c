@@ -112,8 +112,8 @@ void routes_refuse(struct connection *c, int status)
         api_problem_set(&p, status, "timeout", NULL, "the request was not complete in time");
         break;
     case 413:
-        api_problem_set(&p, status, "request_too_large", NULL, "the request body is larger than %zu bytes",
-                        o->max_body);
+        api_problem_set(&p, status, "request_too_large", NULL, "the request body is larger than %zu MB",
+                        o->max_body >> 20);
         break;
     case 414:
         api_problem_set(&p, status, NULL, NULL, "the URL is too long");

@@ -77,7 +77,11 @@ void server_stop(struct server *s)
     }
     s->draining = true;
     s->drain_until_ns = clock_ns() + s->o->drain_timeout_s * 1000000000ull;
-    log_notice("stopping: %u requests may finish within %u s", s->outstanding, s->o->drain_timeout_s);
+    if (s->outstanding)
+        log_notice("stopping: %u request%s may finish within %u s", s->outstanding,
+                   s->outstanding == 1 ? "" : "s", s->o->drain_timeout_s);
+    else
+        log_notice("stopping");
     close_handle((uv_handle_t *)&s->listener, NULL);
     if (all_said(s)) close_all(s);
 }
