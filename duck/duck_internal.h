@@ -256,8 +256,6 @@ uint64_t duck__lay_out_session(struct duck *d);
 int duck__store_poll(struct duck *d);
 void duck__store_status(struct duck *d, struct wire_opened *out);
 uint64_t duck__root_hash(struct duck *d);
-/* The session's staging slots; with base NULL only counts. */
-void duck__staging_lay_out(struct duck *d, uint8_t *base, uint64_t *at);
 int duck__store_complete(const struct duck *d);
 
 /* blocks.c */
@@ -283,7 +281,6 @@ void duck__units(struct duck *d, const struct wire_header *h, const uint8_t *pay
 /* pack.c: 1: a job has been started. */
 int duck__pack_next(struct duck *d);
 void duck__pack_over(struct duck *d);
-void duck__put_acknowledge(struct duck *d, struct receiver *r, uint32_t sequence);
 
 /* judge.c */
 void duck__judge_lay_out(struct duck *d, uint8_t *base, uint64_t *at);

@@ -15,7 +15,7 @@ static uint32_t free_slots(const struct store *s)
     return n;
 }
 
-void duck__put_acknowledge(struct duck *d, struct receiver *r, uint32_t sequence)
+static void acknowledge(struct duck *d, struct receiver *r, uint32_t sequence)
 {
     struct wire_put_ack ack = {.free_slots = free_slots(&d->store)};
     duck__receiver_report(r, &ack);
@@ -126,7 +126,7 @@ void duck__put(struct duck *d, const struct wire_header *h, const uint8_t *paylo
         }
     }
     if (++r->since_ack >= ACK_EVERY || h->flags & WIRE_ACK_NOW || r->state != RECEIVER_PARTIAL)
-        duck__put_acknowledge(d, r, h->sequence);
+        acknowledge(d, r, h->sequence);
 }
 
 void duck__units(struct duck *d, const struct wire_header *h, const uint8_t *payload)

@@ -59,10 +59,40 @@ static int parse_plan(struct store *s)
     return duck_shape_is_possible(&s->shape);
 }
 
+/* Bytes of the largest unit. */
+static uint64_t largest_unit(const struct duck *d)
+{
+    const struct duck_shape *s = &d->store.shape;
+    uint64_t most = sizeof(struct wire_unit);
+    for (uint32_t i = 0; i < s->runs; i++)
+        for (int which = DUCK_GATE; which <= DUCK_DOWN; which++) {
+            struct wire_unit_layout l = wire_unit_layout(s->hidden, (enum duck_matrix)which, s->run[i].count,
+                                                         FP9_BLOCK - 8, d->session.terms.element_bytes);
+            if (l.bytes > most) most = l.bytes;
+        }
+    return most;
+}
+
+/* The session's staging slots; with base NULL only counts. */
+static void lay_out_staging(struct duck *d, uint8_t *base, uint64_t *at)
+{
+    struct store *s = &d->store;
+    uint64_t room = largest_unit(d), slots = STAGING_BYTES / room;
+    if (slots < 2) slots = 2;
+    if (slots > STAGING_SLOTS_MAX) slots = STAGING_SLOTS_MAX;
+    s->slots = (uint32_t)slots;
+    for (uint32_t i = 0; i < s->slots; i++) {
+        struct receiver r = {.room = room, .data = carve(base, at, room)};
+        r.bitmap = carve(base, at, room / WIRE_CHUNK(d->session.terms.payload) / 8 + 1);
+        s->slot[i] = r;
+    }
+    s->piece_hash = carve(base, at, (room / WIRE_HASH_PIECE + 1) * sizeof *s->piece_hash);
+}
+
 static uint64_t session_bytes(struct duck *d)
 {
     uint64_t staging = 0, steps = 0;
-    duck__staging_lay_out(d, NULL, &staging);
+    lay_out_staging(d, NULL, &staging);
     duck__judge_lay_out(d, NULL, &steps);
     align_to(&steps, d->grain); // they end at s->top
     return staging + steps;
@@ -121,7 +151,7 @@ uint64_t duck__lay_out_session(struct duck *d)
         return 0;
     }
     if (at < s->blocks.clean_to) s->blocks.clean_to = at;
-    duck__staging_lay_out(d, d->arena, &at);
+    lay_out_staging(d, d->arena, &at);
     uint64_t steps = at;
     duck__judge_lay_out(d, d->arena, &at);
     duck__drain(d);
@@ -206,33 +236,4 @@ void duck__store_status(struct duck *d, struct wire_opened *o)
     o->units_held = s->units_held;
     o->staging_slots = s->slots;
     o->root_hash = duck__root_hash(d);
-}
-
-/* Bytes of the largest unit, and how many pieces its hash has. */
-static uint64_t largest_unit(const struct duck *d)
-{
-    const struct duck_shape *s = &d->store.shape;
-    uint64_t most = sizeof(struct wire_unit);
-    for (uint32_t i = 0; i < s->runs; i++)
-        for (int which = DUCK_GATE; which <= DUCK_DOWN; which++) {
-            struct wire_unit_layout l = wire_unit_layout(s->hidden, (enum duck_matrix)which, s->run[i].count,
-                                                         FP9_BLOCK - 8, d->session.terms.element_bytes);
-            if (l.bytes > most) most = l.bytes;
-        }
-    return most;
-}
-
-void duck__staging_lay_out(struct duck *d, uint8_t *base, uint64_t *at)
-{
-    struct store *s = &d->store;
-    uint64_t room = largest_unit(d), slots = STAGING_BYTES / room;
-    if (slots < 2) slots = 2;
-    if (slots > STAGING_SLOTS_MAX) slots = STAGING_SLOTS_MAX;
-    s->slots = (uint32_t)slots;
-    for (uint32_t i = 0; i < s->slots; i++) {
-        struct receiver r = {.room = room, .data = carve(base, at, room)};
-        r.bitmap = carve(base, at, room / WIRE_CHUNK(d->session.terms.payload) / 8 + 1);
-        s->slot[i] = r;
-    }
-    s->piece_hash = carve(base, at, (room / WIRE_HASH_PIECE + 1) * sizeof *s->piece_hash);
 }

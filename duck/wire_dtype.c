@@ -56,7 +56,7 @@ uint8_t wire_e4m3(float x)
     return (uint8_t)(sign | (code < 0x7eu ? code : 0x7eu));
 }
 
-float wire_fp8_scale(const float *x, size_t n)
+static float scale_of_run(const float *x, size_t n)
 {
     float largest = 0;
     for (size_t i = 0; i < n; i++) {
@@ -74,7 +74,7 @@ static size_t run_length(size_t n, size_t at)
 
 static void round_fp8_run(const float *x, size_t n, float *out)
 {
-    float scale = wire_fp8_scale(x, n);
+    float scale = scale_of_run(x, n);
     for (size_t i = 0; i < n; i++) {
         if (scale == 0 && !is_nan(x[i])) {
             out[i] = 0;
@@ -119,7 +119,7 @@ static void pack_fp8(const float *x, size_t tokens, size_t n, uint8_t *packed)
         for (size_t i = 0; i < n; i += WIRE_FP8_RUN) {
             const float *run = x + t * n + i;
             size_t length = run_length(n, i);
-            float scale = wire_fp8_scale(run, length);
+            float scale = scale_of_run(run, length);
             memcpy(packed, &scale, sizeof scale);
             packed += sizeof scale;
             for (size_t k = 0; k < length; k++)

@@ -21,8 +21,7 @@ enum wire_dtype { WIRE_F32, WIRE_BF16, WIRE_FP8, WIRE_DTYPES };
 
 uint16_t wire_bf16(float x);
 float wire_bf16_to_float(uint16_t bits);
-uint8_t wire_e4m3(float x);                     // x already divided by the scale
-float wire_fp8_scale(const float *x, size_t n); // of a run
+uint8_t wire_e4m3(float x); // x already divided by the scale
 
 /* out[i] = what arrives of x[i]; n values of one token. In place if out == x. */
 void wire_round(enum wire_dtype dtype, const float *x, size_t n, float *out);

@@ -86,16 +86,11 @@ static void linux_sleep(void *self, const _Atomic uint32_t *word, uint32_t seen,
     atomic_fetch_sub(&the.sleepers, 1);
 }
 
-void platform_linux_wake_all(const _Atomic uint32_t *word)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
 static void linux_wake(void *self, const _Atomic uint32_t *word)
 {
     (void)self;
     atomic_thread_fence(memory_order_seq_cst); // the word's change before the look at the sleepers
-    if (atomic_load(&the.sleepers)) platform_linux_wake_all(word);
+    if (atomic_load(&the.sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 static void linux_idle(void *self, uint64_t ns)

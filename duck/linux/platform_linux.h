@@ -20,8 +20,6 @@ int platform_linux_open(struct platform *out, const struct linux_options *o);
 /* Set by SIGTERM, SIGINT and a power request: everything shall end. */
 extern _Atomic uint32_t platform_linux_stop;
 enum { PLATFORM_LINUX_FAILED = 2 }; // its value when nothing can be received any more
-/* Ends workers' sleep, so that they see the stop. */
-void platform_linux_wake_all(const _Atomic uint32_t *word);
 
 /* The platform's clock. */
 uint64_t linux_clock_ns(void);

@@ -51,7 +51,8 @@ static void mask_old_interrupts(void)
 
 /* ---- one core ---- */
 
-const char *cores_enable_vectors(void)
+/* CR4, XCR0 and MXCSR as vector code needs them. NULL, or the feature the CPU does not have. */
+static const char *enable_vectors(void)
 {
     enum { XSAVE = 1 << 26, AVX = 1 << 28 }; // leaf 1, ECX
     uint64_t cr0, cr4;
@@ -112,7 +113,7 @@ const char *cores_start(struct boot *boot)
     cores[0].apic_id = apic_id(&apic);
     cores_count = 1;
     become(&cores[0]);
-    return cores_enable_vectors();
+    return enable_vectors();
 }
 
 /* ---- the others ---- */
@@ -120,7 +121,7 @@ const char *cores_start(struct boot *boot)
 static void ap_main(struct core *c)
 {
     become(c);
-    if (cores_enable_vectors()) cpu_stop(); // core 0 has it, this one has not: it does not count
+    if (enable_vectors()) cpu_stop(); // core 0 has it, this one has not: it does not count
     c->apic_id = apic_id(&apic);
     atomic_store(&c->is_up, 1);
     c->work(c);

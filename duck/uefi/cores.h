@@ -35,8 +35,6 @@ const char *cores_start(struct boot *boot);
 /* Starts the others one by one with INIT and SIPI; each calls work() on its own stack. Waits at most 200 ms
  * for each, and 2 s in a second round; those that do not come are left out, and stop if they come later. */
 void cores_start_others(struct boot *boot, uint64_t cr3, void (*work)(struct core *self));
-/* Every core: CR4, XCR0 and MXCSR as vector code needs them. NULL, or the feature the CPU does not have. */
-const char *cores_enable_vectors(void);
 
 struct core *core_self(void);
 uint32_t core_index(void);

@@ -63,7 +63,8 @@ const struct option_row *options__find(const char *name, size_t length, enum com
     return NULL;
 }
 
-const char *options__label(const struct option_row *row, char *text)
+/* "-p" or "--temperature", as messages call it; `text` has 40 bytes. */
+static const char *label_of(const struct option_row *row, char *text)
 {
     if (row->letter) {
         snprintf(text, 40, "-%c", row->letter);
@@ -78,7 +79,8 @@ static void *field(struct options *o, const struct option_row *row)
     return (char *)o + row->offset;
 }
 
-void options__clear(struct options *o, const struct option_row *row)
+/* Forgets what was stored: lists are emptied, the rest gets its preset. */
+static void clear(struct options *o, const struct option_row *row)
 {
     void *at = field(o, row);
     switch (row->kind) {
@@ -127,12 +129,12 @@ static int set_number(void *at, const struct option_row *row, const char *value,
     double x;
     bool whole = row->kind == OPTION_WHOLE;
     if (!read_number(value, &x) || (whole && x != floor(x))) {
-        return error_set(err, -EINVAL, "%s takes a %s, not '%s'", options__label(row, label),
+        return error_set(err, -EINVAL, "%s takes a %s, not '%s'", label_of(row, label),
                          whole ? "whole number" : "number", value);
     }
     if (x < row->low || x > row->high) {
-        return error_set(err, -ERANGE, "%s is %s, it can be %.10g to %.10g", options__label(row, label),
-                         value, row->low, row->high);
+        return error_set(err, -ERANGE, "%s is %s, it can be %.10g to %.10g", label_of(row, label), value,
+                         row->low, row->high);
     }
     if (whole) {
         *(int64_t *)at = (int64_t)x;
@@ -155,8 +157,7 @@ static int set_choice(int *at, const struct option_row *row, const char *value, 
         }
         c = bar ? bar + 1 : NULL;
     }
-    return error_set(err, -EINVAL, "%s is '%s', it can be %s", options__label(row, label), value,
-                     row->choices);
+    return error_set(err, -EINVAL, "%s is '%s', it can be %s", label_of(row, label), value, row->choices);
 }
 
 static int set_seed(struct options *o, const char *value, struct error *err)
@@ -175,7 +176,7 @@ static int set_seed(struct options *o, const char *value, struct error *err)
 static int empty(const struct option_row *row, struct error *err)
 {
     char label[40];
-    return error_set(err, -EINVAL, "%s is empty", options__label(row, label));
+    return error_set(err, -EINVAL, "%s is empty", label_of(row, label));
 }
 
 static int add_text(struct string_list *list, const struct option_row *row, const char *value,
@@ -247,12 +248,12 @@ static int claim(struct options *o, const struct option_row *row, struct error *
         bool same = other->offset == row->offset;
         if (!same && (!row->source || other->source != row->source)) continue;
         if (o->given[i] == GIVEN_CONFIG) {
-            options__clear(o, other);
+            clear(o, other);
             o->given[i] = GIVEN_NOT;
         } else if (o->given[i] == GIVEN_COMMAND_LINE && !same) {
             char a[40], b[40];
-            return error_set(err, -EINVAL, "%s and %s are given, only one of them can be",
-                             options__label(other, a), options__label(row, b));
+            return error_set(err, -EINVAL, "%s and %s are given, only one of them can be", label_of(other, a),
+                             label_of(row, b));
         }
     }
     o->given[row - options__table] = GIVEN_COMMAND_LINE;
@@ -290,19 +291,18 @@ static int next_argument(const struct options *o, int argc, char **argv, int *i,
     }
     char label[40];
     if (!row->argument && value) {
-        return error_set(err, -EINVAL, "%s takes no value, '%s' has one", options__label(row, label), word);
+        return error_set(err, -EINVAL, "%s takes no value, '%s' has one", label_of(row, label), word);
     }
     if (row->argument && !value) {
         if (*i + 1 >= argc) {
-            return error_set(err, -EINVAL, "%s needs a value: %s", options__label(row, label), row->argument);
+            return error_set(err, -EINVAL, "%s needs a value: %s", label_of(row, label), row->argument);
         }
         value = argv[++*i];
     }
     const char *second = NULL;
     if (row->words == 2) {
         if (*i + 1 >= argc) {
-            return error_set(err, -EINVAL, "%s needs two values: %s", options__label(row, label),
-                             row->argument);
+            return error_set(err, -EINVAL, "%s needs two values: %s", label_of(row, label), row->argument);
         }
         second = argv[++*i];
     }
@@ -487,7 +487,7 @@ static enum options_end read_help(struct options *o, int argc, char **argv, stru
 enum options_end options_parse(struct options *o, int argc, char **argv, struct error *err)
 {
     *o = (struct options){0};
-    for (size_t i = 0; i < options__rows; i++) options__clear(o, &options__table[i]);
+    for (size_t i = 0; i < options__rows; i++) clear(o, &options__table[i]);
     if (argc < 2) {
         error_set(err, -EINVAL, "no command given");
         return OPTIONS_WRONG_USAGE;

@@ -147,10 +147,6 @@ extern const size_t options__command_count;
 const struct option_row *options__find(const char *name, size_t length, enum command command);
 /* Stores `value` (NULL for a flag). */
 int options__set(struct options *o, const struct option_row *row, const char *value, struct error *err);
-/* Forgets what was stored: lists are emptied, the rest gets its preset. */
-void options__clear(struct options *o, const struct option_row *row);
-/* "-p" or "--temperature", as messages call it; `text` has 40 bytes. */
-const char *options__label(const struct option_row *row, char *text);
 /* Reads a configuration file into *o; values land in o->memory. */
 int options__config(struct options *o, const char *path, struct error *err);
 void *options__keep(struct options *o, size_t bytes); // freed with *o; NULL: no memory

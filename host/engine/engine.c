@@ -30,11 +30,29 @@ int engine__assemble(struct engine **out, const struct model *model, struct back
     return 0;
 }
 
+/* Releases what has ended. */
+static void reap(struct engine *e)
+{
+    struct generation **at = &e->first;
+    while (*at) {
+        struct generation *g = *at;
+        if (g->cancelled && g->stage != STAGE_DONE) generation__end(g, FINISH_CANCELLED);
+        if (g->stage != STAGE_DONE) {
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        g->next = NULL;
+        generation__release(g);
+        if (g->free_wanted) free(g);
+    }
+}
+
 void engine_close(struct engine *e)
 {
     if (!e) return;
     for (struct generation *g = e->first; g; g = g->next) generation__end(g, FINISH_CANCELLED);
-    engine__reap(e);
+    reap(e);
     lanes_close(e->lanes);
     prefix_cache_close(e->prefixes); // hands what it holds to the store
     kv_store_close(e->store);
@@ -71,23 +89,6 @@ void engine_lane_totals(const struct engine *e, struct lane_totals *out, uint32_
 double engine_break_even(const struct engine *e)
 {
     return drafts_break_even(&e->drafts, 1);
-}
-
-void engine__reap(struct engine *e)
-{
-    struct generation **at = &e->first;
-    while (*at) {
-        struct generation *g = *at;
-        if (g->cancelled && g->stage != STAGE_DONE) generation__end(g, FINISH_CANCELLED);
-        if (g->stage != STAGE_DONE) {
-            at = &g->next;
-            continue;
-        }
-        *at = g->next;
-        g->next = NULL;
-        generation__release(g);
-        if (g->free_wanted) free(g);
-    }
 }
 
 static int check_request(const struct engine *e, const struct generation_request *r, struct error *err)
@@ -269,7 +270,7 @@ bool engine_step(struct engine *e)
     lanes_run(e->lanes, lane_done, e);
     end_round(e, &r, e->set.clock() - began);
     e->in_step = false;
-    engine__reap(e);
+    reap(e);
     return e->first != NULL;
 }
 
@@ -287,7 +288,7 @@ void generation_cancel(struct generation *g)
 {
     if (g->stage == STAGE_DONE) return;
     g->cancelled = true;
-    if (!g->engine->in_step) engine__reap(g->engine);
+    if (!g->engine->in_step) reap(g->engine);
 }
 
 void generation_free(struct generation *g)
@@ -299,5 +300,5 @@ void generation_free(struct generation *g)
     }
     g->cancelled = true;
     g->free_wanted = true;
-    if (!g->engine->in_step) engine__reap(g->engine);
+    if (!g->engine->in_step) reap(g->engine);
 }

@@ -113,6 +113,5 @@ void engine__restore(struct engine *e, const int32_t *ids,
 
 /* engine.c */
 uint32_t engine__borrow_lane(struct engine *e, struct generation *g); // until the round ends; LANE_NONE
-void engine__reap(struct engine *e);                                  // releases what has ended
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "host/http/exchange.h"
 
-void completion_begin_json(struct buffer *b, const struct exchange *x, const char *object)
+static void begin_json(struct buffer *b, const struct exchange *x, const char *object)
 {
     const char *name = x->server->o->model_name;
     buffer_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->id, object,
@@ -166,7 +166,7 @@ void completion_delta(struct buffer *b, struct exchange *x, const char *role, co
 {
     bool first = true;
     buffer_text(b, "data: ");
-    completion_begin_json(b, x, x->chat ? "chat.completion.chunk" : "text_completion");
+    begin_json(b, x, x->chat ? "chat.completion.chunk" : "text_completion");
     if (x->chat) {
         buffer_text(b, "\"choices\":[{\"index\":0,\"delta\":{");
         if (role) {
@@ -213,7 +213,7 @@ static void put_usage(struct buffer *b, const struct job_output *last)
 void completion_usage_chunk(struct buffer *b, const struct exchange *x, const struct job_output *last)
 {
     buffer_text(b, "data: ");
-    completion_begin_json(b, x, x->chat ? "chat.completion.chunk" : "text_completion");
+    begin_json(b, x, x->chat ? "chat.completion.chunk" : "text_completion");
     buffer_text(b, "\"choices\":[],");
     put_usage(b, last);
     end_event(b);
@@ -225,7 +225,7 @@ void completion_whole(struct buffer *b, struct exchange *x, const struct job_out
                       const char *finish_reason)
 {
     const struct job_output *w = &x->whole;
-    completion_begin_json(b, x, x->chat ? "chat.completion" : "text_completion");
+    begin_json(b, x, x->chat ? "chat.completion" : "text_completion");
     if (x->chat) {
         bool first = false;
         buffer_text(b, "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");

@@ -33,7 +33,6 @@ void exchange_abort(struct exchange *x);
 void exchange_free(struct exchange *x);
 
 /* completion_json.c: bodies and chunks. */
-void completion_begin_json(struct buffer *b, const struct exchange *x, const char *object);
 void completion_delta(struct buffer *b, struct exchange *x, const char *role, const struct job_output *out,
                       const char *finish_reason);
 void completion_usage_chunk(struct buffer *b, const struct exchange *x, const struct job_output *last);

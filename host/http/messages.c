@@ -18,7 +18,8 @@ struct reading {
     size_t count;
 };
 
-const char *body_content(const cJSON *content, struct buffer *joined, bool *bad)
+/* Text of a message: a string, or an array of text parts joined in *joined. NULL: there is none. */
+static const char *content_of(const cJSON *content, struct buffer *joined, bool *bad)
 {
     const cJSON *part;
     *bad = false;
@@ -173,8 +174,7 @@ static int read_message(struct reading *r, const cJSON *message, struct api_prob
     if (find_role(message, &out->role))
         return api_problem_set(p, 400, "invalid_value", param,
                                "%s needs a role: system, developer, user, assistant or tool", param);
-    const char *text =
-        body_content(cJSON_GetObjectItemCaseSensitive(message, "content"), &more->joined, &bad);
+    const char *text = content_of(cJSON_GetObjectItemCaseSensitive(message, "content"), &more->joined, &bad);
     if (bad)
         return api_problem_set(p, 400, "invalid_value", param,
                                "the content of %s must be a string or an array of text parts", param);

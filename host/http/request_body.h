@@ -22,8 +22,6 @@ struct completion_request {
 int completion_read(const struct http_options *o, const cJSON *body, struct completion_request *q,
                     struct api_problem *p);
 
-/* Text of a message: a string, or an array of text parts joined in *joined. NULL: there is none. */
-const char *body_content(const cJSON *content, struct buffer *joined, bool *wrong);
 /* messages -> token ids (messages.c); fills chat->messages for the time being. */
 int messages_encode(const struct http_options *o, const cJSON *body, struct chat_request *chat,
                     struct ids *out, struct api_problem *p);

@@ -64,7 +64,8 @@ static void abort_exchanges(struct server *s)
     for (struct exchange *x = s->exchanges; x; x = x->next) exchange_abort(x);
 }
 
-void server_stop(struct server *s)
+/* Begins to drain; a second call stops at once. */
+static void stop(struct server *s)
 {
     if (worker_state(s->worker, NULL) == WORKER_LOADING) {
         log_notice("stopped while loading");
@@ -89,7 +90,7 @@ void server_stop(struct server *s)
 static void on_signal(uv_signal_t *handle, int number)
 {
     (void)number;
-    server_stop(handle->data);
+    stop(handle->data);
 }
 
 /* ---- events ---- */

@@ -56,6 +56,5 @@ struct server {
 
 /* Seconds of the wall clock; milliseconds between two readings of clock_ns(). */
 int64_t server_time(void);
-void server_stop(struct server *s); // begins to drain; a second call stops at once
 
 #endif

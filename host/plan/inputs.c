@@ -91,7 +91,8 @@ static const struct input_key *find(const char *name, size_t length)
     return NULL;
 }
 
-void forecast_inputs_names(enum input_group group, char *out, size_t size)
+/* The names of a group, separated by spaces. */
+static void list_names(enum input_group group, char *out, size_t size)
 {
     size_t used = 0;
     out[0] = 0;
@@ -228,7 +229,7 @@ static int read_members(struct forecast_inputs *in, const cJSON *root, const cha
         const struct input_key *key = find(i->string, strlen(i->string));
         if (!key || key->group != INPUT_HARDWARE) {
             char names[400];
-            forecast_inputs_names(INPUT_HARDWARE, names, sizeof names);
+            list_names(INPUT_HARDWARE, names, sizeof names);
             return error_set(err, -EINVAL, "%s: unknown key '%.40s'; known: %s", name, i->string, names);
         }
         if (!cJSON_IsNumber(i))

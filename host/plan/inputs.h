@@ -60,8 +60,6 @@ int forecast_inputs_read(struct forecast_inputs *out, enum forecast_scheme schem
 int forecast_inputs_set(struct forecast_inputs *in, const char *assignment, struct error *err);
 /* What depends on several keys. */
 int forecast_inputs_check(const struct forecast_inputs *in, struct error *err);
-/* The names of a group, separated by spaces. */
-void forecast_inputs_names(enum input_group group, char *out, size_t size);
 
 /* One duck's figures. Behind the in->ducks come those of the scheme without a wire: the host's memory if
  * host_duck, then the GPU's if gpu_duck (whose weights are fp8 and whose memory is what forecast.c leaves
