@@ -2,7 +2,6 @@
 #include "tools/bench_weights.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "fp9/fp9.h"
 

@@ -1,6 +1,5 @@
 /* logits.c: `duckd logits`: logits of given tokens as a plain array of floats. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "host/cli/commands.h"

@@ -3,7 +3,6 @@
 #define DUCKD_HOST_CLI_LOGPROB_H
 
 #include <math.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* Natural logarithm of softmax(logits)[id]. */

@@ -1,5 +1,4 @@
 /* plan.c: `duckd plan`: a forecast as text or JSON. Everything it prints is projected, and says so. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* load_bar.c: a thread that looks ten times a second. */
 #include "host/flock/load_bar.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
 #include "host/flock/spec.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

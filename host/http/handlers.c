@@ -1,7 +1,6 @@
 /* handlers.c: the short answers: health, models, tokenize, the chat page. */
 #include "host/http/handlers.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "host/http/errand.h"

@@ -7,7 +7,6 @@
 #ifndef DUCKD_HOST_HTTP_HTTP_H
 #define DUCKD_HOST_HTTP_HTTP_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,5 +1,4 @@
 /* request_tools.c: tools, tool_choice and parallel_tool_calls of a chat request. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

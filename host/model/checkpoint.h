@@ -7,7 +7,6 @@
 #ifndef DUCKD_HOST_MODEL_CHECKPOINT_H
 #define DUCKD_HOST_MODEL_CHECKPOINT_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -4,10 +4,8 @@
 #include "host/model/config.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "host/model/json.h"

@@ -1,11 +1,10 @@
 /* attention.c: see attention.h for the order of every sum. */
 #include "host/backend/cpu/attention.h"
 
-#include <math.h>
 #include <string.h>
 
-#include "host/backend/rope.h"
 #include "host/backend/cpu/simd.h"
+#include "host/backend/rope.h"
 
 /* A worker's scratch; widths in floats, key = latent + rope. */
 struct work {

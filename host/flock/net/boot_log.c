@@ -2,7 +2,6 @@
  * "DATE dnsmasq-tftp[PID]: WORDS"; whatever is not understood is skipped. */
 #include "host/flock/net/boot_log.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
