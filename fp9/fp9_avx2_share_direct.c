@@ -4,8 +4,9 @@
  * Weights are made on the way to the products: the first two inputs of a word by a load under the mask, the
  * others out of the second view. Its signs move on from word to word in registers, through all slices of a
  * strip: with one or two pairs those of four panels, with more those of two panels, twice. A strip is one
- * loop, as little as possible stands between two of them: what the products of one leave of the core is
- * needed to begin the next one's. */
+ * loop, and little stands between two of them: the products of a slice are few for the latency of their
+ * chains, so those of the next one have to begin beside them.
+ */
 #include "fp9/fp9_avx2_down.h"
 
 /* Products, written down as they shall run: the compiler would put accumulators into memory. The mask is in
@@ -111,8 +112,8 @@ enum {
 #define SIGNS(AT, S) "vmovdqa " AT ", %%ymm" #S "\n\tvpslld %%xmm0, %%ymm" #S ", %%ymm" #S "\n\t"
 #define SIGNS_OF_2 SIGNS(PANEL_0, 13) SIGNS(PANEL_1, 14)
 #define SIGNS_OF_4 SIGNS(PANEL_0, 11) SIGNS(PANEL_1, 12) SIGNS(PANEL_2, 13) SIGNS(PANEL_3, 14)
-#define FETCH_2 "prefetcht1 (%[at])\n\tprefetcht1 (%[at],%[stream])\n\t"
-#define FETCH_4 FETCH_2 "prefetcht1 (%[at],%[stream],2)\n\tprefetcht1 (%[at],%[stream3])\n\t"
+#define FETCH_2(HINT) HINT " (%[at])\n\t" HINT " (%[at],%[stream])\n\t"
+#define FETCH_4(HINT) FETCH_2(HINT) HINT " (%[at],%[stream],2)\n\t" HINT " (%[at],%[stream3])\n\t"
 
 static const struct {
     uint32_t mask[FP9_LANES];
@@ -146,17 +147,18 @@ struct place {
 
 /* Goes through slices of a strip, whose panels lie `slot` bytes apart: from its t-th one on, up to where
  * scales end. With three pairs and more two panels of it. */
-FP9__INLINE void slices(const struct share *h, const struct sums *s, unsigned pairs, size_t slot, size_t t,
-                        const float *end, struct place *place)
+FP9__INLINE void slices(const struct share *h, const struct sums *s, unsigned pairs, bool near, size_t slot,
+                        size_t t, const float *end, struct place *place)
 {
     struct place p = *place;
     const size_t stream = h->stream, line = h->line, words = fp9__head(FP9_FP9) + t * FP9__TILE_BYTES;
     const size_t slot3 = pairs > 2 ? slot : 3 * slot, stream3 = pairs > 2 ? stream : 3 * stream;
     const uint32_t shift = 2 * (uint32_t)t;
-#define RUN(SIGNS, FETCH, ...)                                                                               \
+#define RUN_OF(HINT, SIGNS, FETCH, ...)                                                                      \
     __asm__ volatile(                                                                                        \
         "vmovdqa %[mask], %%ymm15\n\tvmovd %[shift], %%xmm0\n\t" SIGNS "add %[words], %[a]\n\t"              \
-        "1:\n\t" FETCH __VA_ARGS__ "add $64, %[a]\n\tadd $32, %[x]\n\tadd $128, %[sum]\n\t"                  \
+        "1:\n\t" FETCH(HINT) __VA_ARGS__                                                                     \
+        "add $64, %[a]\n\tadd $32, %[x]\n\tadd $128, %[sum]\n\t"                                             \
         "add %[line], %[at]\n\tadd $4, %[scale]\n\tcmp %[end], %[scale]\n\tjne 1b\n\t"                       \
         : [x] "+r"(p.x), [a] "+r"(p.a), [sum] "+r"(p.sum), [scale] "+r"(p.scale), [at] "+r"(p.at)            \
         : [slot] "r"(slot), [slot3] "r"(slot3), [stream] "r"(stream), [stream3] "r"(stream3),                \
@@ -165,6 +167,13 @@ FP9__INLINE void slices(const struct share *h, const struct sums *s, unsigned pa
           [s2] "r"(s->of[2]), [s3] "r"(s->of[3]), [s4] "r"(s->of[4])                                         \
         : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",    \
           "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
+#define RUN(...)                                                                                             \
+    do                                                                                                       \
+        if (near)                                                                                            \
+            RUN_OF("prefetcht0", __VA_ARGS__);                                                               \
+        else                                                                                                 \
+            RUN_OF("prefetcht1", __VA_ARGS__);                                                               \
+    while (0)
     if (pairs == 1)
         RUN(SIGNS_OF_4, FETCH_4, SLICE(WORD_OF_1, ) SUMS_OF_1);
     else if (pairs == 2)
@@ -179,38 +188,38 @@ FP9__INLINE void slices(const struct share *h, const struct sums *s, unsigned pa
 }
 
 /* The same with all its panels. */
-FP9__INLINE void panels(const struct share *h, const struct sums *s, unsigned pairs, size_t slot, size_t t,
-                        const float *end, struct place *p)
+FP9__INLINE void panels(const struct share *h, const struct sums *s, unsigned pairs, bool near, size_t slot,
+                        size_t t, const float *end, struct place *p)
 {
     if (pairs > 2) {
         struct place first = *p;
-        slices(h, s, pairs, slot, t, end, &first);
+        slices(h, s, pairs, near, slot, t, end, &first);
         p->a += 2 * slot;
         p->at += 2 * h->stream;
         p->sum += FP9_QUAD * sizeof(__m256) / 2;
     }
-    slices(h, s, pairs, slot, t, end, p);
+    slices(h, s, pairs, near, slot, t, end, p);
     if (pairs > 2) {
         p->at -= 2 * h->stream;
         p->sum -= FP9_QUAD * sizeof(__m256) / 2;
     }
 }
 
-/* What the signs take, at `at`. Half of it into L1, although the words are fetched into L2: all into L2 makes
- * down of 64 tokens a fifth slower on Zen 4, all into L1 a twentieth. */
-FP9__INLINE void fetch_signs(const struct share *h, const uint8_t *at)
+/* What the signs take, at `at`. Where the words are fetched into L2, half of it goes into L1: all of it into
+ * L2 makes down of 64 tokens a fifth slower on Zen 4, all into L1 a twentieth. */
+FP9__INLINE void fetch_signs(const struct share *h, bool near, const uint8_t *at)
 {
     FP9__UNROLL
-    for (size_t i = 0; i < FP9__STREAMS / 2; i++)
-        _mm_prefetch((const char *)(at + i * h->stream), _MM_HINT_T1);
-    FP9__UNROLL
-    for (size_t i = FP9__STREAMS / 2; i < FP9__STREAMS; i++)
-        _mm_prefetch((const char *)(at + i * h->stream), _MM_HINT_T0);
+    for (size_t i = 0; i < FP9__STREAMS; i++)
+        if (near || i >= FP9__STREAMS / 2)
+            _mm_prefetch((const char *)(at + i * h->stream), _MM_HINT_T0);
+        else
+            _mm_prefetch((const char *)(at + i * h->stream), _MM_HINT_T1);
 }
 
 /* The quad it stands at: all strips. `scales` of its slices, `x` the first one's activations. */
-FP9__INLINE void quad(const struct share *h, const struct sums *s, unsigned pairs, const float *scales,
-                      const float *x)
+FP9__INLINE void quad(const struct share *h, const struct sums *s, unsigned pairs, bool near,
+                      const float *scales, const float *x)
 {
     const struct nest *n = h->nest;
     const float *const last = scales + h->count;
@@ -223,16 +232,16 @@ FP9__INLINE void quad(const struct share *h, const struct sums *s, unsigned pair
     for (; p.scale < last; strip++, t = 0, at += fp9__quad_strip(FP9_FP9)) {
         const size_t slot = fp9__slot(FP9_FP9, n, strip), left = (size_t)(last - p.scale);
         const float *end = left < FP9__STRIP_TILES - t ? last : p.scale + FP9__STRIP_TILES - t;
-        fetch_signs(h, p.at + FP9__STRIP_TILES * h->line);
+        fetch_signs(h, near, p.at + FP9__STRIP_TILES * h->line);
         p.a = at;
-        panels(h, s, pairs, slot, t, end, &p);
+        panels(h, s, pairs, near, slot, t, end, &p);
         p.x += (n->d->pairs - 1) * FP9__PAIR;
         p.at += fp9__head(FP9_FP9) * h->line / FP9__TILE_BYTES;
     }
 }
 
-/* All quads. */
-FP9__INLINE void share(struct share *h, unsigned pairs)
+/* All quads. `near`: what is fetched goes into L1. */
+FP9__INLINE void quads(struct share *h, unsigned pairs, bool near)
 {
     const struct fp9_down *d = h->nest->d;
     const struct sums sums = sums_of(h->nest, d->token + h->pair, pairs);
@@ -242,8 +251,18 @@ FP9__INLINE void share(struct share *h, unsigned pairs)
         for (size_t i = 0; i < h->count && row != h->scales; i++)
             scales[i] = h->scales[(h->column + 8 * (h->first + i)) / FP9_BLOCK];
         row = h->scales;
-        quad(h, &sums, pairs, scales, x);
+        quad(h, &sums, pairs, near, scales, x);
     } while (fp9__next_quad(h));
+}
+
+/* Where a visit is one quad, many tokens' sums and activations need the L2, and a visit has many pairs: with
+ * 256 tokens into L2 is 8 % slower on Zen 4; with 64 or 128 it takes 0.6 and 0.8 of the time. */
+FP9__INLINE void share(struct share *h, unsigned pairs)
+{
+    if (h->nest->quads > 1)
+        quads(h, pairs, false);
+    else
+        quads(h, pairs, true);
 }
 
 #define SHARE_FUNCTION(Q)                                                                                    \
