@@ -9,7 +9,6 @@
 #include "host/cli/output.h"
 #include "host/cli/plan_bench.h"
 #include "host/plan/forecast.h"
-#include "host/util/log.h"
 
 /* --model: a checkpoint's folder, or a config.json by itself. */
 static int read_model(struct model_config *c, const char *path, struct error *err)

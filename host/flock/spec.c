@@ -105,6 +105,10 @@ static int read_duck(struct flock_spec *s, uint32_t i, const cJSON *item, const 
             return error_set(err, -EINVAL, "%s: name is %s, it must be a text of 1 .. %zu bytes", where,
                              json_show(n).s, sizeof d->name - 1);
         }
+        for (const char *c = n->valuestring; *c; c++)
+            if ((unsigned char)*c < ' ' || *c == 0x7f) // it stands in tables and in lines of a log
+                return error_set(err, -EINVAL, "%s: name is %s, it has a control character", where,
+                                 json_show(n).s);
         strcpy(d->name, n->valuestring);
     }
     for (uint32_t j = 0; j < i; j++) {

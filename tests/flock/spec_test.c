@@ -128,6 +128,8 @@ static void bad_json(void **state)
          "f.json: duck 0: memory_gb is \"8\", it must be a positive number"},
         {"{\"transport\": \"local\", \"ducks\": [{\"name\": \"\"}]}",
          "f.json: duck 0: name is \"\", it must be a text of 1 .. 47 bytes"},
+        {"{\"transport\": \"local\", \"ducks\": [{\"name\": \"a\\nb\"}]}",
+         "f.json: duck 0: name is \"a?b\", it has a control character"},
         {"{\"transport\": \"local\", \"ducks\": [{\"name\": \"a\"}, {\"name\": \"a\"}]}",
          "f.json: duck 1 has the name of duck 0, 'a'"},
         {"{\"transport\": ", "f.json"},
