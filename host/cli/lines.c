@@ -21,6 +21,7 @@ struct lines {
     EditLine *edit; // NULL: not a terminal
     History *history;
     char path[4096]; // of the history; empty: none
+    bool brackets;   // the terminal is asked to mark what is pasted
     char *line;
     size_t capacity;
 };
@@ -63,6 +64,53 @@ static int read_character(EditLine *edit, wchar_t *character)
     }
 }
 
+/* Whether the text ends with what marks the end of a paste; if so it is taken off. */
+static bool paste_ends(const wchar_t *text, size_t *length)
+{
+    static const wchar_t mark[] = L"\033[201~";
+    size_t marked = sizeof mark / sizeof mark[0] - 1;
+    if (*length < marked || wmemcmp(text + *length - marked, mark, marked) != 0) return false;
+    *length -= marked;
+    return true;
+}
+
+/* An editor's function, called at the mark of a beginning paste: all of it goes into the line at once, its
+ * line ends included, so that Enter alone sends a message. */
+static unsigned char paste(EditLine *edit, wint_t key)
+{
+    (void)key;
+    wchar_t *text = NULL, c = 0;
+    size_t length = 0, capacity = 0;
+    unsigned char outcome = CC_REFRESH;
+    do {
+        if (capacity - length < 2) {
+            capacity = capacity ? 2 * capacity : 4096;
+            wchar_t *grown = realloc(text, capacity * sizeof *text);
+            if (!grown) break;
+            text = grown;
+        }
+        wchar_t before = c;
+        if (el_wgetc(edit, &c) <= 0) { // Ctrl-C, or no terminal any more
+            free(text);
+            return CC_EOF;
+        }
+        // The editor has the terminal turn \r into \n and \n into \r: a line's end is either, or \n\r.
+        if (c && !(c == L'\r' && before == L'\n')) text[length++] = c == L'\r' ? L'\n' : c;
+    } while (!paste_ends(text, &length));
+    if (text) text[length] = 0;
+    if (!text || (length && el_winsertstr(edit, text) < 0)) outcome = CC_ERROR;
+    free(text);
+    return outcome;
+}
+
+/* Asks the terminal to mark what is pasted, or no longer. */
+static void mark_pastes(const struct lines *l, bool on)
+{
+    if (!l->brackets) return;
+    fputs(on ? "\033[?2004h" : "\033[?2004l", stdout);
+    fflush(stdout);
+}
+
 static void make_private_directory(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -97,7 +145,11 @@ static int open_terminal(struct lines *l, bool with_history, struct error *err)
     history(l->history, &event, H_SETUNIQUE, 1);
     el_set(l->edit, EL_HIST, history, l->history);
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_wset(l->edit, EL_ADDFN, L"duckd-paste", L"Insert what is pasted", paste);
     el_source(l->edit, NULL); // ~/.editrc, as every program with libedit
+    el_set(l->edit, EL_BIND, "\\e[200~", "duckd-paste", NULL);
+    const char *kind = getenv("TERM");
+    l->brackets = kind && *kind && strcmp(kind, "dumb") != 0;
     if (with_history) find_history(l);
     if (l->path[0]) history(l->history, &event, H_LOAD, l->path); // none yet is fine
     return 0;
@@ -177,7 +229,9 @@ static int edit_line(struct lines *l, const char **text, size_t *length)
         interrupt_catch(true);
         el_set(l->edit, EL_PREP_TERM,
                1); // before the prompt: what is typed behind it is meant for the editor
+        mark_pastes(l, true);
         *text = el_gets(l->edit, &count);
+        mark_pastes(l, false);
         bool interrupted = interrupt_seen(), ending = interrupt_ending();
         interrupt_release();
         if (interrupted && !ending) { // Ctrl-C: a fresh line

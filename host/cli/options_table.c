@@ -253,8 +253,8 @@ const struct command_row options__commands[] = {
      "Answers one prompt on stdout, as the tokens come. Ctrl-C ends the answer early and keeps what is there "
      "(status 130)."},
     {COMMAND_CHAT, "chat", "", "chat in the terminal",
-     "Chats in the terminal. Ctrl-C stops the answer, Ctrl-D leaves, /help lists what else there is. When "
-     "stdin is not a "
+     "Chats in the terminal. Ctrl-C stops the answer, Ctrl-D leaves, /help lists what else there is. What is "
+     "pasted, of several lines too, becomes a part of one message, which Enter sends. When stdin is not a "
      "terminal, each of its lines is a message (or a command) and stdout gets the answers alone."},
     {COMMAND_BENCH, "bench", "[--suite F] --csv DIR | --compare A B",
      "run a suite of prompts: times, plots, table",

@@ -135,6 +135,37 @@ static void history_can_be_left_out(void **state)
     outcome_free(&o);
 }
 
+/* One message, whatever its length and the line ends in it, which Enter sends and the history keeps. */
+static void a_pasted_text_is_one_message(void **state)
+{
+    static const char *const arguments[] = {"chat", "-n", "3", NULL};
+    (void)state;
+    struct child c = child_start(1, arguments);
+    size_t at = child_expect(&c, 0, PROMPT);
+    child_type(&c, "!\002Say:\033[200~ one\rtwo\nthree\r\nfour\033[201~");
+    at = child_expect(&c, at, "four");
+    child_type(&c, "\r");
+    at = child_expect(&c, at, "(stopped after 3 tokens, as -n says)");
+    at = child_expect(&c, at, PROMPT);
+
+    char text[25000] = "\033[200~";
+    for (size_t i = strlen(text); i < 24980; i += 5) strcpy(text + i, i % 8 ? "duck " : "duck\r");
+    strcat(text, "\033[201~\r");
+    child_type(&c, text);
+    at = child_expect(&c, at, "with this message the conversation has");
+    at = child_expect(&c, at, PROMPT);
+    child_type(&c, "\033[200~never ending\003");
+    at = child_expect(&c, at, "^C");
+    child_expect(&c, at, PROMPT);
+    child_type(&c, "\004");
+    assert_int_equal(child_end(&c), 0);
+
+    char *history = read_scratch("duckd/chat_history", NULL);
+    assert_non_null(strstr(history, "\nSay:\\040one\\012two\\012three\\012four!"));
+    assert_null(strstr(history, "never"));
+    free(history);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +176,7 @@ int main(void)
         cmocka_unit_test(a_full_context_is_said),
         cmocka_unit_test(history_can_be_left_out),
         cmocka_unit_test(a_terminal_can_stop_answers),
+        cmocka_unit_test(a_pasted_text_is_one_message),
     };
     return cmocka_run_group_tests_name("cli chat", tests, NULL, remove_scratch);
 }
