@@ -151,7 +151,7 @@ typedef void fp9_dot2_fn(const struct fp9_matrix *m0, const struct fp9_matrix *m
 typedef void fp9_expert_fn(const float *g, const float *u, float weight, size_t n, float *hs);
 
 struct fp9_kernels {
-    const char *name; // "scalar", "avx2", "avx512"
+    const char *name; // "scalar", "avx2", "avx2-l2", "avx512"
     fp9_prepare_fn *prepare;
     fp9_dot_fn *dot;
     fp9_dot2_fn *dot2;
@@ -161,7 +161,7 @@ struct fp9_kernels {
     const struct fp9_down_ops *down;
 };
 
-extern const struct fp9_kernels fp9_scalar, fp9_avx2, fp9_avx512;
+extern const struct fp9_kernels fp9_scalar, fp9_avx2, fp9_avx2_l2, fp9_avx512;
 
 /* NULL: the CPU has all that is needed; else the name of what is missing ("AVX2", "FMA", "F16C"). */
 const char *fp9_cpu_missing(void);

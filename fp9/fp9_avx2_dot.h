@@ -26,21 +26,8 @@ FP9__INLINE uint32_t fp9__marked_in(enum fp9_format f, const struct fp9__stream 
     return marked;
 }
 
-/* How far a stream's prefetch reaches from the block at `offset` on: from a panel's end into the next one. */
-FP9__INLINE size_t fp9__ahead_of(enum fp9_format f, const struct fp9__stream *s, size_t offset, size_t bytes)
-{
-    size_t ahead = bytes < FP9__AHEAD ? bytes : FP9__AHEAD;
-    return offset + ahead + fp9__group_bytes(f) <= bytes ? ahead
-                                                         : ahead + (size_t)(s->next - s->panel) - bytes;
-}
-
 /* Adds the products of n panels with three tokens or more to y. */
 void fp9__avx2_many(enum fp9_format f, const struct fp9__stream *s, size_t n, size_t inputs,
                     const struct fp9_rows *rows, size_t y_stride);
-
-/* The same of fp9 with two to FP9__TOKENS tokens. Returns how many panels it did: as many as fit its sizes,
- * none unless the inputs are whole strips. */
-size_t fp9__avx2_direct(const struct fp9__stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
-                        size_t y_stride);
 
 #endif

@@ -2,6 +2,7 @@
 #include "fp9/fp9_cpu.h"
 
 #include <cpuid.h>
+#include <stdbool.h>
 
 /* Each leaf once: in a virtual machine every CPUID is a trap of microseconds. */
 static struct fp9_cpu this_cpu(void)
@@ -32,7 +33,7 @@ const char *fp9_cpu_missing_of(const struct fp9_cpu *cpu)
     return NULL;
 }
 
-static int has_avx512(const struct fp9_cpu *cpu)
+static bool has_avx512(const struct fp9_cpu *cpu)
 {
     enum { XMM_YMM_AND_ZMM = 0xe6 };
     return (cpu->xcr0 & XMM_YMM_AND_ZMM) == XMM_YMM_AND_ZMM && (cpu->leaf7_ebx & bit_AVX512F) &&
@@ -40,11 +41,12 @@ static int has_avx512(const struct fp9_cpu *cpu)
 }
 
 /* Zen 4 (of AMD's family 19h, whose Zen 3 has no AVX-512) passes 512 bits through pipes of 256, and AVX2's
- * kernels are the faster ones there (docs/numbers.md); where the pipes are wide, AVX-512's are. By family and
- * not by timing: a probe of the FMA peak says nothing of unpacking, the other half of the work, it would have
- * to outlast neighbours and changes of the clock, and who asks has no state to keep its answer in, so that
- * one machine might compute with other kernels each time. Of CPUs that were not measured nothing is said. */
-static int is_narrow(const struct fp9_cpu *cpu)
+ * kernels are the faster ones there (docs/numbers.md), reading ahead into L2, without which a core does not
+ * get what memory gives; where the pipes are wide, AVX-512's are. By family and not by timing: a probe of the
+ * FMA peak says nothing of unpacking, the other half of the work, it would have to outlast neighbours and
+ * changes of the clock, and who asks has no state to keep its answer in, so that one machine might compute
+ * with other kernels each time. Of CPUs that were not measured nothing is said. */
+static bool is_zen_4(const struct fp9_cpu *cpu)
 {
     enum { EXTENDED = 15, ZEN_3_AND_4 = 0x19 };
     uint32_t family = cpu->signature >> 8 & 15;
@@ -54,14 +56,14 @@ static int is_narrow(const struct fp9_cpu *cpu)
 
 const struct fp9_kernels *fp9_select_of(const struct fp9_cpu *cpu, const char *force)
 {
-    static const struct fp9_kernels *const widest_first[] = {&fp9_avx512, &fp9_avx2, &fp9_scalar};
+    static const struct fp9_kernels *const all[] = {&fp9_avx512, &fp9_avx2_l2, &fp9_avx2, &fp9_scalar};
     if (fp9_cpu_missing_of(cpu)) return NULL;
-    size_t first = has_avx512(cpu) ? 0 : 1;
-    if (!force) return widest_first[is_narrow(cpu) ? 1 : first];
-    for (size_t i = first; i < sizeof widest_first / sizeof widest_first[0]; i++) {
-        const char *a = force, *b = widest_first[i]->name;
+    const bool avx512 = has_avx512(cpu);
+    if (!force) return !avx512 ? &fp9_avx2 : is_zen_4(cpu) ? &fp9_avx2_l2 : &fp9_avx512;
+    for (size_t i = avx512 ? 0 : 1; i < sizeof all / sizeof all[0]; i++) {
+        const char *a = force, *b = all[i]->name;
         while (*a && *a == *b) a++, b++;
-        if (*a == *b) return widest_first[i];
+        if (*a == *b) return all[i];
     }
     return NULL;
 }

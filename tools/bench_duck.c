@@ -134,7 +134,7 @@ static int set_up(struct bench *b)
  * where they are. */
 static int check(struct bench *b)
 {
-    static const char *const names[] = {"scalar", "avx2", "avx512"};
+    static const char *const names[] = {"scalar", "avx2", "avx2-l2", "avx512"};
     float *first = NULL;
     int differ = 0;
     bench_draw_experts(b);
@@ -184,7 +184,8 @@ static void usage(void)
         "  --tokens N     tokens in a step (1)\n"
         "  --threads N    threads (1)\n"
         "  --repeat N     interleaved repetitions, 1..101 (21)\n"
-        "  --kernels K    scalar, avx2 or avx512 (the best)\n"
+        "  --kernels K    scalar, avx2, avx2-l2 (avx2 that reads ahead into L2) or avx512\n"
+        "                 (the fastest on this CPU)\n"
         "  --format F     fp9 or e4m3 (both, side by side)\n"
         "  --rare         weights of the smallest magnitude only, subnormals of e4m3\n"
         "  --check        compute one step with every kernel and format and compare bits instead\n"
@@ -211,7 +212,7 @@ static bool parse(int argc, char **argv, struct options *o, const char **kernels
         {32, 1u << 17, 32}, {8, 1u << 17, 8}, {1, 1u << 16, 1},    {1, 1u << 16, 1},
         {1, 512, 1},        {1, 1024, 1},     {1, MAX_REPEATS, 1},
     };
-    static const char *const kernel[] = {"scalar", "avx2", "avx512"},
+    static const char *const kernel[] = {"scalar", "avx2", "avx2-l2", "avx512"},
                              *const format[FP9_FORMATS] = {[FP9_FP9] = "fp9", [FP9_E4M3] = "e4m3"};
     *o = (struct options){7168, 64, 256, 8, 1, 1, 21, 0, 0, 0, 0, {1, 1}};
     uint32_t *const number[NUMBERS] = {&o->hidden, &o->width,   &o->experts, &o->top_k,
@@ -221,7 +222,7 @@ static bool parse(int argc, char **argv, struct options *o, const char **kernels
         if (c == 'n') {
             good = bench_number(longs[at].name, optarg, range[at], number[at]);
         } else if (c == 'k') {
-            good = bench_choice("kernels", optarg, kernel, 3, &i);
+            good = bench_choice("kernels", optarg, kernel, 4, &i);
             *kernels = optarg;
         } else if (c == 'f') {
             good = bench_choice("format", optarg, format, FP9_FORMATS, &i);

@@ -11,7 +11,7 @@ struct refusal {
 static const struct refusal refusals[] = {
     {"bench-duck --format fp8",
      "bench-duck: --format can be fp9 or e4m3, not 'fp8' (try: bench-duck --help)"},
-    {"bench-duck --kernels sse", "--kernels can be scalar, avx2 or avx512, not 'sse'"},
+    {"bench-duck --kernels sse", "--kernels can be scalar, avx2, avx2-l2 or avx512, not 'sse'"},
     {"bench-duck --hidden 100", "--hidden is 100, it must be a multiple of 32"},
     {"bench-duck --width 0", "--width is 0, it can be 8 to 131072"},
     {"bench-duck --tokens 12x", "--tokens takes a number, not '12x'"},

@@ -173,10 +173,11 @@ static void same_dots(const struct fp9_kernels *k, size_t panels, size_t inputs,
 /* What this CPU has of them. */
 static const struct fp9_kernels *const *kernels(void)
 {
-    static const struct fp9_kernels *all[4];
+    static const struct fp9_kernels *all[5];
     size_t n = 0;
     all[n++] = &fp9_scalar;
     all[n++] = &fp9_avx2;
+    all[n++] = &fp9_avx2_l2;
     if (fp9_select("avx512")) all[n++] = &fp9_avx512;
     return all;
 }

@@ -121,6 +121,7 @@ static void panels_and_nothing_else(void **state)
     (void)state;
     of(&fp9_scalar);
     of(&fp9_avx2);
+    of(&fp9_avx2_l2);
     if (fp9_select("avx512")) of(&fp9_avx512);
 }
 

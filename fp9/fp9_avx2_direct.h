@@ -1,4 +1,5 @@
-/* fp9_avx2_direct.c: products of two to six tokens with weights of fp9 that are made in registers on the way.
+/* fp9_avx2_direct.h: products of two to six tokens with weights of fp9 that are made in registers on the way;
+ * code for fp9_avx2_few.h, which says what FP9__FETCH and the like are.
  *
  * Eight to twelve chains of multiply-adds hide their latency: four panels of two tokens, three of three, two
  * of more. Written down in assembly, for every register is taken; a compiler would put accumulators and views
@@ -7,7 +8,24 @@
  * of the caches of decoded ones. Beside the multiply-adds it is shifts that cost most (docs/numbers.md), so S
  * is kept in a register and doubled for each word as far as registers reach, and what comes shifted by bytes
  * is loaded from bytes earlier. */
+#ifndef FP9_FP9_AVX2_DIRECT_H
+#define FP9_FP9_AVX2_DIRECT_H
+
 #include "fp9/fp9_avx2_dot.h"
+
+/* How far a stream's prefetch reaches from the block at `offset` on: from a panel's end into the next one. */
+FP9__INLINE size_t fp9__ahead_of(enum fp9_format f, const struct fp9__stream *s, size_t offset, size_t bytes)
+{
+    size_t ahead = bytes < FP9__FETCH_AHEAD ? bytes : FP9__FETCH_AHEAD;
+    return offset + ahead + fp9__group_bytes(f) <= bytes ? ahead
+                                                         : ahead + (size_t)(s->next - s->panel) - bytes;
+}
+
+/* A line that is needed soon. */
+FP9__INLINE void fp9__fetch_line(const uint8_t *line)
+{
+    _mm_prefetch((const char *)line, FP9__FETCH_HINT);
+}
 
 enum { MOST_SIDE = 4, SUMS = 12 };
 
@@ -19,7 +37,7 @@ enum { MOST_SIDE = 4, SUMS = 12 };
 #define FMA(W, X, SUM) OP3(vfmadd231ps, Y(W), Y(X), Y(SUM))
 #define DOUBLE(S) OP3(vpaddd, Y(S), Y(S), Y(S))
 #define ADD(BY, P) "add $" #BY ", %[" #P "]\n\t"
-#define FETCH(P, OFF) "prefetcht0 " #OFF "(%[" #P "],%[ahead])\n\t"
+#define FETCH(P, OFF) FP9__FETCH " " #OFF "(%[" #P "],%[ahead])\n\t"
 
 /* Word J (0, 1) of panel P's tile: as it is, two and one bytes earlier; S of the tile's strip (before which
  * nothing may be); activation K of that word; how far S is shifted for it and for one byte earlier. */
@@ -257,8 +275,10 @@ static void panels(const struct size *size, const struct fp9__stream *s, const u
     }
 }
 
-size_t fp9__avx2_direct(const struct fp9__stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
-                        size_t y_stride)
+/* Adds the products of n panels of fp9 with two to FP9__TOKENS tokens to y. Returns how many panels it did: as
+ * many as fit its sizes, none unless the inputs are whole strips. */
+static size_t direct(const struct fp9__stream *s, size_t n, size_t inputs, const struct fp9_rows *rows,
+                     size_t y_stride)
 {
     const float *x[FP9__TOKENS];
     if (inputs % FP9_STRIP_INPUTS) return 0;
@@ -271,3 +291,5 @@ size_t fp9__avx2_direct(const struct fp9__stream *s, size_t n, size_t inputs, co
         i = end;
     }
 }
+
+#endif
