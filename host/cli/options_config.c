@@ -10,6 +10,7 @@
 
 #include "host/cli/input.h"
 #include "host/cli/options.h"
+#include "host/model/json.h"
 
 #define EXACT_DOUBLE 9007199254740992.0 // 2^53: beyond it JSON numbers are not exact
 
@@ -37,15 +38,21 @@ static const char *value_text(struct options *o, const cJSON *value)
 static int set_value(struct options *o, const struct option_row *row, const cJSON *value, struct error *err)
 {
     if (row->kind == OPTION_FLAG) {
-        if (!cJSON_IsBool(value)) return error_set(err, -EINVAL, "%s is true or false", value->string);
+        if (!cJSON_IsBool(value))
+            return error_set(err, -EINVAL, "%s is true or false, not %s", value->string, json_show(value).s);
         if (cJSON_IsTrue(value)) return options__set(o, row, NULL, err);
         return 0;
+    }
+    bool words = row->kind == OPTION_TEXT || row->kind == OPTION_LIST || row->kind == OPTION_BIAS;
+    if (words && !cJSON_IsString(value)) {
+        return error_set(err, -EINVAL, "%s takes a string, not %s", row->name, json_show(value).s);
     }
     // Only a choice of 0 and 1 can be said as false and true.
     const char *text = cJSON_IsBool(value) && row->kind != OPTION_CHOICE ? NULL : value_text(o, value);
     if (!text) {
         return error_set(err, -EINVAL,
-                         "%s takes a string or a number (whole numbers beyond 2^53 as a string)", row->name);
+                         "%s takes a string or a number (whole numbers beyond 2^53 as a string), not %s",
+                         row->name, json_show(value).s);
     }
     return options__set(o, row, text, err);
 }
