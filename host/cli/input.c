@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "host/model/json.h"
+#include "host/util/json_depth.h"
 
 #define LARGEST_INPUT ((size_t)1 << 30) // a wrong file (a disk image, /dev/zero) must not eat the memory
 

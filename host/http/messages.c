@@ -5,6 +5,7 @@
 
 #include "host/http/request_body.h"
 #include "host/model/json.h"
+#include "host/util/json_depth.h"
 
 /* What the messages of a request point into. */
 struct reading {
@@ -67,6 +68,28 @@ static const cJSON *call_function(const cJSON *call, const char *member)
     return cJSON_GetObjectItemCaseSensitive(f, member);
 }
 
+/* One call of an answer; `nth` and `param` are for messages. */
+static int read_call(const cJSON *call, size_t nth, const char *param, struct chat_call *out,
+                     struct api_problem *p)
+{
+    const char *name = cJSON_GetStringValue(call_function(call, "name"));
+    const char *arguments = cJSON_GetStringValue(call_function(call, "arguments")), *end = NULL;
+    cJSON *parsed = arguments ? cJSON_ParseWithOpts(arguments, &end, 0) : NULL;
+    bool object = cJSON_IsObject(parsed) || (arguments && !*arguments), unread = arguments && !parsed;
+    cJSON_Delete(parsed);
+    if (unread && end && json_too_deep(arguments, strlen(arguments), CJSON_NESTING_LIMIT) == end)
+        return api_problem_set(p, 400, "invalid_value", param,
+                               "function.arguments of call %zu of %s are nested deeper than %d", nth, param,
+                               CJSON_NESTING_LIMIT);
+    if (!name || !*name || !object)
+        return api_problem_set(p, 400, "invalid_value", param,
+                               "call %zu of %s needs function.name and function.arguments, the text of "
+                               "a JSON object",
+                               nth, param);
+    *out = (struct chat_call){name, arguments};
+    return 0;
+}
+
 static int read_calls(const cJSON *message, const char *param, struct chat_message *out,
                       struct reading_message *more, struct api_problem *p)
 {
@@ -81,18 +104,9 @@ static int read_calls(const cJSON *message, const char *param, struct chat_messa
     if (!more->call) return api_problem_set(p, 500, NULL, NULL, "out of memory");
     cJSON_ArrayForEach(call, calls)
     {
-        const cJSON *name = call_function(call, "name"), *arguments = call_function(call, "arguments");
-        cJSON *parsed = cJSON_IsString(arguments) && arguments->valuestring[0]
-                            ? cJSON_Parse(arguments->valuestring)
-                            : NULL;
-        bool object = cJSON_IsObject(parsed) || (cJSON_IsString(arguments) && !arguments->valuestring[0]);
-        cJSON_Delete(parsed);
-        if (!cJSON_IsString(name) || !name->valuestring[0] || !object)
-            return api_problem_set(p, 400, "invalid_value", param,
-                                   "call %zu of %s needs function.name and function.arguments, the text of "
-                                   "a JSON object",
-                                   out->call_count, param);
-        more->call[out->call_count++] = (struct chat_call){name->valuestring, arguments->valuestring};
+        int rc = read_call(call, out->call_count, param, &more->call[out->call_count], p);
+        if (rc) return rc;
+        out->call_count++;
     }
     out->call = more->call;
     return 0;

@@ -9,6 +9,7 @@
 
 #include "host/model/json.h"
 #include "host/text/json_numbers.h"
+#include "host/util/json_depth.h"
 
 #define MAX_STOPS 16
 

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "host/util/json_depth.h"
+
 #define PATH_SHOWN 160
 #define FEW_KEYS 16 // up to here comparing all pairs is cheaper than sorting
 
@@ -17,28 +19,6 @@ const char *json_path_tail(const char *path)
 {
     size_t n = strlen(path);
     return n > PATH_SHOWN ? path + n - PATH_SHOWN : path;
-}
-
-const char *json_too_deep(const char *text, size_t length, int limit)
-{
-    int depth = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < length; i++) {
-        char c = text[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '{' || c == '[') {
-            if (++depth > limit) return text + i;
-        } else if (c == '}' || c == ']') {
-            depth--;
-        }
-    }
-    return NULL;
 }
 
 /* cJSON's own limit of nesting (1000) is generous; ours keeps every recursion over the tree shallow. */

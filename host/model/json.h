@@ -23,10 +23,6 @@ int json_parse(cJSON **out, const char *text, size_t length, const char *name, s
  * into nowhere. */
 int json_read(cJSON **out, const char *path, size_t max_bytes, struct error *err);
 
-/* The bracket that nests the text deeper than `limit`, or NULL. With CJSON_NESTING_LIMIT it tells what cJSON
- * itself refuses without saying why. */
-const char *json_too_deep(const char *text, size_t length, int limit);
-
 /* The member, or NULL when it is absent or null. Keys are case sensitive. */
 const cJSON *json_get(const cJSON *object, const char *key);
 

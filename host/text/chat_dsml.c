@@ -5,6 +5,7 @@
 
 #include "host/text/chat_prompt.h"
 #include "host/text/json_numbers.h"
+#include "host/util/json_depth.h"
 
 static const char tools_head[] =
     "\n\n## Tools\n\n"
@@ -56,9 +57,12 @@ static void put_text(struct chat_prompt *p, const char *text)
 
 static void put_arguments(struct chat_prompt *p, const struct chat_call *call)
 {
-    const char *text = call->arguments[0] ? call->arguments : "{}";
-    cJSON *root = cJSON_Parse(text);
+    const char *text = call->arguments[0] ? call->arguments : "{}", *end = NULL;
+    cJSON *root = cJSON_ParseWithOpts(text, &end, 0);
     const cJSON *item;
+    if (!p->rc && !root && end && json_too_deep(text, strlen(text), CJSON_NESTING_LIMIT) == end)
+        p->rc = error_set(p->err, -EINVAL, "the arguments of a call of '%.100s' are nested deeper than %d",
+                          call->name, CJSON_NESTING_LIMIT);
     if (!p->rc && !cJSON_IsObject(root))
         p->rc =
             error_set(p->err, -EINVAL, "the arguments of a call of '%.100s' are no JSON object", call->name);

@@ -14,6 +14,7 @@
 #include "host/text/byte_level.h"
 #include "host/text/utf8.h"
 #include "host/text/vocabulary.h"
+#include "host/util/json_depth.h"
 
 #define MAX_TOKENS (1 << 22) // published vocabularies stay below 300,000
 
@@ -372,6 +373,9 @@ int tokenizer__load(struct tokenizer *t, const char *text, size_t length, struct
     if (has_escaped_nul(text)) return error_set(err, -EINVAL, "\\u0000 in a string is not supported");
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(text, length + 1, &end, true);
+    if (!root && end && json_too_deep(text, length, CJSON_NESTING_LIMIT) == end)
+        return error_set(err, -EINVAL, "nested deeper than %d at byte %zu of %zu", CJSON_NESTING_LIMIT,
+                         (size_t)(end - text), length);
     if (!root)
         return error_set(err, -EINVAL, "not JSON, at byte %zu of %zu", end ? (size_t)(end - text) : 0,
                          length);

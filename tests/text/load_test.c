@@ -155,10 +155,13 @@ static void a_changed_file_is_refused_or_means_what_it_says(void **state)
 static void what_is_no_json_is_refused(void **state)
 {
     (void)state;
+    static char deep[1010] = "\n";
+    memset(deep + 1, '[', 1001);
     static const struct {
         const char *name, *text, *error;
     } files[] = {
         {"empty", "", "not JSON"},
+        {"too deep", deep, "nested deeper than 1000 at byte 1001 of 1002"},
         {"cut", "{\"model\": {", "not JSON"},
         {"something behind", "{} x", "not JSON"},
         {"an array", "[]", "not a JSON object"},

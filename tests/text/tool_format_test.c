@@ -1,6 +1,7 @@
 /* tool_format_test.c: chats with tools: message lists -> exact prompts, in both formats, by the rules of
  * V3.2's encoder (encoding_dsv32 of its publisher) and of V3.1's chat template. */
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -218,6 +219,34 @@ static void control_tokens(void **state)
     ids_free(&whole);
 }
 
+/* The markup tells each argument by itself, so they have to be read. */
+static void arguments_that_cannot_be_read(void **state)
+{
+    (void)state;
+    static char deep[1010] = "{\"a\":";
+    memset(deep + strlen(deep), '[', 1000);
+    static const struct {
+        const char *arguments, *error;
+    } wrong[] = {
+        {"[]", "the arguments of a call of 'f' are no JSON object"},
+        {"{", "the arguments of a call of 'f' are no JSON object"},
+        {deep, "the arguments of a call of 'f' are nested deeper than 1000"},
+    };
+    struct chat_encoding c;
+    struct error err;
+    assert_int_equal(chat_encoding_init(&c, duckling, 0, 1, &err), 0);
+    c.tools = CHAT_TOOLS_DSML;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const struct chat_call call = {"f", wrong[i].arguments};
+        const struct chat_message list[] = {{SAY(ASSISTANT, ""), .call = &call, .call_count = 1}};
+        const struct chat_request chat = {CHAT(list)};
+        struct ids ids = {0};
+        assert_int_equal(chat_encode(&c, duckling, &chat, &ids, &err), -EINVAL);
+        assert_string_equal(err.text, wrong[i].error);
+        ids_free(&ids);
+    }
+}
+
 /* A tokenizer may have the markup's mark as one token: then it is pushed by id, unless a message wrote it. */
 static void a_mark_of_its_own(void **state)
 {
@@ -262,6 +291,7 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(exact_prompts), cmocka_unit_test(control_tokens),
-                                       cmocka_unit_test(a_mark_of_its_own), cmocka_unit_test(refused)};
+                                       cmocka_unit_test(a_mark_of_its_own), cmocka_unit_test(refused),
+                                       cmocka_unit_test(arguments_that_cannot_be_read)};
     return cmocka_run_group_tests(tests, open_duckling, close_duckling);
 }

@@ -152,6 +152,7 @@ function cases(server, f) {
             await bad({ function_call: { name: 'f' } }, /called as tools/);
             await bad({ messages: [{ role: 'user', content: 'x' }, { role: 'tool', content: 'y' }] }, /result number 1, but the answer before it calls 0/);
             await bad({ messages: [{ role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: '{' } }] }] }, /text of a JSON object/);
+            await bad({ messages: [{ role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: `{"a":${'['.repeat(1000)}${']'.repeat(1000)}}` } }] }] }, /function\.arguments of call 0 of messages\[0\] are nested deeper than 1000/);
         },
     };
 }
