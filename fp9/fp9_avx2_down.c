@@ -16,8 +16,8 @@ enum {
     GAP = 2,                                   // cells between tokens with several quads: else all of them
                                                // would share a few sets of the L1
     CHUNK = FP9_DOWN_STRIP,                    // slices of a chunk at least, a power of two
-    MOST_VISIT = 20 << 10,                     // bytes of an expert that are read in one go: with those that
-                                               // are fetched meanwhile they stay in L1
+    MOST_VISIT = 20 << 10,                     // bytes of an expert that are read in one go: they stay in L1,
+                                               // with those that are fetched into it meanwhile
     ADDED = 8,                                 // slices that are added up in registers
     LATER = 4,                                 // tokens from an output that is stored to one that is fetched
     DECODE = 3,                                // what decoding weights costs beside one pair's products

@@ -91,12 +91,27 @@ FP9__INLINE struct ahead fp9__ahead(enum fp9_format f, const struct share *h, si
     return (struct ahead){h->ahead + done, h->line, h->stream};
 }
 
-/* As many lines as a tile has in a quad, those of the tile that is `later` tiles later. */
-FP9__INLINE void fp9__fetch(const struct ahead *a, size_t later)
+/* A line: into L1, or, if not `near`, into L2. */
+FP9__INLINE void fp9__fetch_line(const uint8_t *line, bool near)
 {
-    FP9__UNROLL
-    for (size_t i = 0; i < FP9__STREAMS; i++)
-        _mm_prefetch((const char *)(a->at + later * a->line + i * a->stream), _MM_HINT_T0);
+    if (near)
+        _mm_prefetch((const char *)line, _MM_HINT_T0);
+    else
+        _mm_prefetch((const char *)line, _MM_HINT_T1);
+}
+
+/* As many lines as a tile has in a quad, those of the tile that is `later` tiles later. */
+FP9__INLINE void fp9__fetch(const struct ahead *a, size_t later, bool near)
+{
+    if (near) { // one branch, not one a line
+        FP9__UNROLL
+        for (size_t i = 0; i < FP9__STREAMS; i++)
+            fp9__fetch_line(a->at + later * a->line + i * a->stream, true);
+    } else {
+        FP9__UNROLL
+        for (size_t i = 0; i < FP9__STREAMS; i++)
+            fp9__fetch_line(a->at + later * a->line + i * a->stream, false);
+    }
 }
 
 /* How the tile of slice s is decoded. */

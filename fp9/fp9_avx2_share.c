@@ -41,17 +41,11 @@ FP9__INLINE void few_tile(enum fp9__way way, const uint8_t *words, size_t slot, 
     }
 }
 
-/* What is read next: into L2, as of fp9 (fp9_avx2_share_direct.c), unless a visit is one quad; or if there is
- * one token, which so takes 0.96 of the time. */
-FP9__INLINE void fetch(const struct ahead *a, bool near)
+/* What is read next goes into L2, as of fp9 (fp9_avx2_share_direct.c), unless a visit is one quad, or there
+ * is one token, which so takes 0.96 of the time. */
+static inline bool fetches_near(const struct nest *n)
 {
-    if (near) {
-        fp9__fetch(a, 0);
-        return;
-    }
-    FP9__UNROLL
-    for (size_t i = 0; i < FP9__STREAMS; i++)
-        _mm_prefetch((const char *)(a->at + i * a->stream), _MM_HINT_T1);
+    return n->quads == 1 || n->d->tokens == 1;
 }
 
 /* Slices [s, stop) of one strip, whose panels lie `slot` bytes apart. */
@@ -66,7 +60,7 @@ FP9__INLINE void few_slices(enum fp9_format f, const struct share *h, unsigned p
     for (; s < stop; s++, at += FP9_QUAD, hs += 8, hs1 += 8) {
         const uint8_t *words = strip + s % FP9__STRIP_TILES * FP9__TILE_BYTES;
         __m256 blk[FEW][FP9_QUAD];
-        fetch(&ahead, n->quads == 1 || n->d->tokens == 1);
+        fp9__fetch(&ahead, 0, fetches_near(n));
         ahead.at += ahead.line;
         FP9__UNROLL
         for (unsigned p = 0; p < FP9_QUAD; p++) FP9__UNROLL

@@ -211,10 +211,7 @@ FP9__INLINE void fetch_signs(const struct share *h, bool near, const uint8_t *at
 {
     FP9__UNROLL
     for (size_t i = 0; i < FP9__STREAMS; i++)
-        if (near || i >= FP9__STREAMS / 2)
-            _mm_prefetch((const char *)(at + i * h->stream), _MM_HINT_T0);
-        else
-            _mm_prefetch((const char *)(at + i * h->stream), _MM_HINT_T1);
+        fp9__fetch_line(at + i * h->stream, near || i >= FP9__STREAMS / 2);
 }
 
 /* The quad it stands at: all strips. `scales` of its slices, `x` the first one's activations. */

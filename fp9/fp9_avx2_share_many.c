@@ -35,11 +35,11 @@ FP9__INLINE void decode_slices(enum fp9_format f, const struct share *h, struct 
     const size_t slot = fp9__slot(f, n, strip);
     const uint8_t *at = h->quad + strip * fp9__quad_strip(f);
     struct ahead ahead = fp9__ahead(f, h, to->first);
-    if (fp9__head(f)) fp9__fetch(&ahead, FP9__STRIP_TILES);
+    if (fp9__head(f)) fp9__fetch(&ahead, FP9__STRIP_TILES, true);
     for (size_t i = 0; i < to->count; i++) {
         size_t s = to->first + i, t = s % FP9__STRIP_TILES;
         to->scale[i] = h->scales[(h->column + 8 * s) / FP9_BLOCK];
-        fp9__fetch(&ahead, 0);
+        fp9__fetch(&ahead, 0, true);
         ahead.at += ahead.line;
         if (fp9__way_at(f, h, s) == FP9__WAY_SMALL) {
             decode_tile(FP9__WAY_SMALL, at, slot, t, to->w[i]);

@@ -55,7 +55,7 @@ FP9__INLINE void slices(enum fp9_format f, const struct share *h, unsigned pairs
     const float *hs = n->d->hs + fp9_down_hs(n->d->pairs, h->pair, s);
     struct ahead ahead = fp9__ahead(f, h, s);
     __m512i signs[COUPLES];
-    if (fp9__head(f)) fp9__fetch(&ahead, FP9__STRIP_TILES); // what the signs take
+    if (fp9__head(f)) fp9__fetch(&ahead, FP9__STRIP_TILES, true); // what the signs take
     FP9__UNROLL
     for (unsigned c = 0; c < COUPLES; c++)
         signs[c] = f == FP9_FP9 ? _mm512_sll_epi32(load(strip, slot, c),
@@ -63,7 +63,7 @@ FP9__INLINE void slices(enum fp9_format f, const struct share *h, unsigned pairs
                                 : _mm512_setzero_si512();
     for (size_t at = 0; s < stop; s++, at += FP9_QUAD, hs += 8) {
         __m512 blk[PAIRS][COUPLES];
-        fp9__fetch(&ahead, 0);
+        fp9__fetch(&ahead, 0, true);
         ahead.at += ahead.line;
         const uint8_t *words = strip + fp9__head(f) + s % FP9__STRIP_TILES * FP9__TILE_BYTES;
         if (fp9__way_at(f, h, s) == FP9__WAY_SMALL)
