@@ -72,7 +72,7 @@ int input_json(const char *path, cJSON **out, struct error *err)
     const char *name = input_name(path), *end = NULL;
     *out = cJSON_ParseWithLengthOpts(text, length + 1, &end, true);
     if (!*out && !end) end = text;
-    if (!*out && json_too_deep(text, length, CJSON_NESTING_LIMIT) == end)
+    if (!*out && json_stopped_too_deep(text, end, CJSON_NESTING_LIMIT))
         rc = error_set(err, -EINVAL, "%s: nested deeper than %d in line %zu", name, CJSON_NESTING_LIMIT,
                        line_of(text, end));
     else if (!*out)

@@ -77,7 +77,7 @@ static int read_call(const cJSON *call, size_t nth, const char *param, struct ch
     cJSON *parsed = arguments ? cJSON_ParseWithOpts(arguments, &end, 0) : NULL;
     bool object = cJSON_IsObject(parsed) || (arguments && !*arguments), unread = arguments && !parsed;
     cJSON_Delete(parsed);
-    if (unread && end && json_too_deep(arguments, strlen(arguments), CJSON_NESTING_LIMIT) == end)
+    if (unread && json_stopped_too_deep(arguments, end, CJSON_NESTING_LIMIT))
         return api_problem_set(p, 400, "invalid_value", param,
                                "function.arguments of call %zu of %s are nested deeper than %d", nth, param,
                                CJSON_NESTING_LIMIT);

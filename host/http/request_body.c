@@ -54,7 +54,7 @@ int body_parse(const struct request *r, cJSON **out, struct api_problem *p)
     cJSON *root = cJSON_ParseWithLengthOpts(text, length, &end, 0);
     if (!root) {
         size_t at = end ? (size_t)(end - text) : 0;
-        if (json_too_deep(text, at + 1, CJSON_NESTING_LIMIT))
+        if (json_stopped_too_deep(text, end, CJSON_NESTING_LIMIT))
             return api_problem_set(p, 400, "invalid_json", NULL,
                                    "the body is nested deeper than %d at byte %zu", CJSON_NESTING_LIMIT, at);
         return api_problem_set(p, 400, "invalid_json", NULL, "the body is no JSON: error at byte %zu of %zu",

@@ -60,7 +60,7 @@ static void put_arguments(struct chat_prompt *p, const struct chat_call *call)
     const char *text = call->arguments[0] ? call->arguments : "{}", *end = NULL;
     cJSON *root = cJSON_ParseWithOpts(text, &end, 0);
     const cJSON *item;
-    if (!p->rc && !root && end && json_too_deep(text, strlen(text), CJSON_NESTING_LIMIT) == end)
+    if (!p->rc && !root && json_stopped_too_deep(text, end, CJSON_NESTING_LIMIT))
         p->rc = error_set(p->err, -EINVAL, "the arguments of a call of '%.100s' are nested deeper than %d",
                           call->name, CJSON_NESTING_LIMIT);
     if (!p->rc && !cJSON_IsObject(root))

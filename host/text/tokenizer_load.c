@@ -373,7 +373,7 @@ int tokenizer__load(struct tokenizer *t, const char *text, size_t length, struct
     if (has_escaped_nul(text)) return error_set(err, -EINVAL, "\\u0000 in a string is not supported");
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(text, length + 1, &end, true);
-    if (!root && end && json_too_deep(text, length, CJSON_NESTING_LIMIT) == end)
+    if (!root && json_stopped_too_deep(text, end, CJSON_NESTING_LIMIT))
         return error_set(err, -EINVAL, "nested deeper than %d at byte %zu of %zu", CJSON_NESTING_LIMIT,
                          (size_t)(end - text), length);
     if (!root)

@@ -1,8 +1,6 @@
 /* json_depth.c: see json_depth.h. */
 #include "host/util/json_depth.h"
 
-#include <stdbool.h>
-
 const char *json_too_deep(const char *text, size_t length, int limit)
 {
     int depth = 0;
@@ -23,4 +21,9 @@ const char *json_too_deep(const char *text, size_t length, int limit)
         }
     }
     return NULL;
+}
+
+bool json_stopped_too_deep(const char *text, const char *end, int limit)
+{
+    return end && json_too_deep(text, (size_t)(end - text) + 1, limit) == end;
 }
