@@ -198,7 +198,10 @@ static int parse_arguments(struct arguments *a, int argc, char **argv)
             fputs(help, stdout);
             exit(0);
         }
-        int rc = take_option(a, option, strchr(":?", option) ? argv[optind - 1] : optarg);
+        char letter[] = {'-', (char)optopt, 0}; // of several behind one dash
+        const char *word = argv[optind - 1];
+        if (option == '?' && strncmp(word, "--", 2)) word = letter;
+        int rc = take_option(a, option, strchr(":?", option) ? word : optarg);
         if (rc) return rc;
     }
     if (optind < argc) return wrong("unexpected argument", argv[optind]);

@@ -33,6 +33,7 @@ static const struct refusal refusals[] = {
     {"bench-net --flock f --compare 3 --steps 10", "--compare needs --steps 256 or more, not 10"},
     {"bench-net --flock nowhere", "flock 'nowhere' is neither local, local:N nor a file"},
     {"duck-linux --udp", "duck-linux: this option needs a value: '--udp' (try: duck-linux --help)"},
+    {"duck-linux -xy", "duck-linux: unknown option: '-x' (try: duck-linux --help)"},
     {"duck-linux --nope", "duck-linux: unknown option: '--nope' (try: duck-linux --help)"},
     {"duck-linux --udp 127.0.0.1 stray", "duck-linux: unexpected argument: 'stray' (try: duck-linux --help)"},
     {"duck-linux --udp 127.0.0.1", "duck-linux: --key FILE is missing (try: duck-linux --help)"},
